@@ -1,7 +1,7 @@
 """The token protocol of vLLM's servers on plain values: what is sent, and what an answer means."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta, Struct, convert
@@ -131,17 +131,3 @@ def read_generation(body: bytes, weights: str, max_tokens: int, vocabulary: int)
     if len(logprobs) != len(tokens):
         raise ServerError("its answer does not have one log-probability for each token")
     return Drawn(tokens, logprobs, FinishReason(choice.finish_reason))
-
-
-def least_busy(running: Mapping[str, int], slots: Mapping[str, int]) -> str:
-    """The server for the next request: the one with the largest share of free slots.
-
-    Args:
-        running: requests at each server that is in use, at least one.
-        slots: requests that each server runs at the same time.
-
-    Examples:
-        >>> least_busy({"a": 2, "b": 3}, {"a": 4, "b": 8})
-        'b'
-    """
-    return min(running, key=lambda name: running[name] / slots[name])

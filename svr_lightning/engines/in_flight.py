@@ -1,9 +1,8 @@
 """Requests to servers, in an event loop in a separate thread."""
 
-import concurrent.futures
 import contextlib
-import queue
 from collections.abc import Awaitable, Callable
+from concurrent import futures
 from typing import Any, Generic, TypeVar
 
 import httpx
@@ -18,8 +17,7 @@ class InFlight(Generic[T]):
     def __init__(self) -> None:
         self._portal: BlockingPortal | None = None
         self._thread = contextlib.ExitStack()
-        self._running: dict[int, concurrent.futures.Future[T]] = {}
-        self._ended = queue.SimpleQueue[tuple[int, concurrent.futures.Future[T]]]()
+        self._running: dict[int, futures.Future[T]] = {}
 
     def __len__(self) -> int:
         return len(self._running)
@@ -36,19 +34,14 @@ class InFlight(Generic[T]):
     def start(self, number: int, function: Callable[..., Awaitable[T]], *arguments: Any) -> None:
         """Run ``function(*arguments)`` under this number."""
         assert self._portal is not None
-        future = self._running[number] = self._portal.start_task_soon(function, *arguments)
-        ended = self._ended
-        future.add_done_callback(lambda done: ended.put((number, done)))
+        self._running[number] = self._portal.start_task_soon(function, *arguments)
 
     def take(self, *, wait: bool) -> list[tuple[int, T]]:
         """Finished results; ``wait`` for the first one, if anything runs."""
-        found: list[tuple[int, T]] = []
-        while self._running and (not self._ended.empty() or (wait and not found)):
-            number, future = self._ended.get()
-            if self._running.get(number) is future:
-                del self._running[number]
-                found.append((number, future.result()))
-        return found
+        running = self._running.values()
+        done, _ = futures.wait(running, None if wait else 0, futures.FIRST_COMPLETED)
+        ended = [number for number, future in self._running.items() if future in done]
+        return [(number, self._running.pop(number).result()) for number in ended]
 
     def drop(self, number: int) -> None:
         """Stop one of them, whose result is not taken."""
@@ -69,7 +62,6 @@ class InFlight(Generic[T]):
         with contextlib.suppress(httpx.HTTPError, OSError):
             self._portal.call(disconnect)
         self._running.clear()
-        self._ended = queue.SimpleQueue()
         self._portal.call(self._portal.stop, True)
         self._thread.close()
         self._portal = None

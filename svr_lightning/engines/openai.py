@@ -4,24 +4,65 @@ Answers are kept in a journal, if there is one, before they are used, so that an
 evaluation does not ask for them again.
 """
 
+import json
 import os
 import warnings
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from svr_lightning.core.types import RemoteCompletion
-from svr_lightning.engines.answers import AnswerJournal
+from svr_lightning.core.types import FinishReason, RemoteCompletion
 from svr_lightning.engines.base import Engine, Refusal, Request, TextOutput
-from svr_lightning.engines.chat_client import ChatClient, Retries
-from svr_lightning.engines.chat_protocol import Fields, check_fields, request_body, request_key
+from svr_lightning.engines.chat_client import (
+    ChatClient,
+    Fields,
+    Retries,
+    check_fields,
+    request_body,
+    request_key,
+)
 from svr_lightning.engines.in_flight import InFlight
 from svr_lightning.engines.server_error import ServerError
 from svr_lightning.errors import ConfigError, require
+from svr_lightning.files import LineJournal
 
+ANSWERS = "answers.jsonl"
 DEFAULT_KEY = "OPENAI_API_KEY"
 REFUSALS = 8
 """Number of refused requests before the first answer that stops the run."""
+
+
+class AnswerJournal(LineJournal[str, RemoteCompletion]):
+    """Answers by request key; a line that is none is a :class:`ConfigError` that names it."""
+
+    def add(self, key: str, answer: RemoteCompletion) -> None:
+        """Keep an answer."""
+        line = {
+            "key": key,
+            "text": answer.text,
+            "finish_reason": answer.finish_reason.value,
+            "prompt_tokens": answer.prompt_tokens,
+            "completion_tokens": answer.completion_tokens,
+            "tokens": answer.tokens,
+        }
+        self.write(json.dumps(line).encode("ascii") + b"\n", key, answer)
+
+    def read(self, line: bytes, number: int) -> tuple[str, RemoteCompletion]:
+        """The answer of a line with its request key."""
+        try:
+            fields = json.loads(line)
+            return str(fields["key"]), RemoteCompletion(
+                text=str(fields["text"]),
+                finish_reason=FinishReason(fields["finish_reason"]),
+                prompt_tokens=int(fields["prompt_tokens"]),
+                completion_tokens=int(fields["completion_tokens"]),
+                tokens=tuple((str(text), float(nats)) for text, nats in fields.get("tokens", ())),
+            )
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ConfigError(
+                f"{self.path}, line {number}: no answer of a server; remove the line, or the file "
+                "to start over"
+            ) from error
 
 
 class OpenAIEngine(Engine):
@@ -35,7 +76,6 @@ class OpenAIEngine(Engine):
         concurrency: maximum number of requests in flight.
         timeout: seconds that one try may take, waiting in the server's queue included.
         tries: how often one request is sent before the run stops.
-        patience: seconds after which a request is not sent again.
         first_delay: seconds before the second try; each further wait is twice as long.
         logprobs: ask for the log-probabilities of sampled tokens, which some stopping rules read.
         fields: renames fields of a request, or leaves them out:
@@ -57,7 +97,6 @@ class OpenAIEngine(Engine):
         concurrency: int = 64,
         timeout: float = 600.0,
         tries: int = 6,
-        patience: float = 1800.0,
         first_delay: float = 1.0,
         logprobs: bool = False,
         fields: dict[str, str | None] | None = None,
@@ -65,7 +104,7 @@ class OpenAIEngine(Engine):
         self.base_url = base_url.rstrip("/")
         check_url(self.base_url, "model.engine.base_url")
         limits = {"concurrency": concurrency, "timeout": timeout, "tries": tries}
-        for name, value in {**limits, "patience": patience}.items():
+        for name, value in limits.items():
             require(value >= 1, f"model.engine.{name}={value} must be at least 1")
         require(
             bool(model_name.strip()),
@@ -74,9 +113,7 @@ class OpenAIEngine(Engine):
         self.model_name = model_name
         self.api_key_env = api_key_env
         self.max_batch = concurrency
-        self.retries = Retries(
-            tries=tries, first_delay=first_delay, timeout=timeout, patience=patience
-        )
+        self.retries = Retries(tries=tries, first_delay=first_delay, timeout=timeout)
         self.logprobs = logprobs
         self.fields: Fields = check_fields(fields or {}, "model.engine.fields")
         self.journal: AnswerJournal | None = None
@@ -93,21 +130,8 @@ class OpenAIEngine(Engine):
         return self.api_key_env or DEFAULT_KEY
 
     def api_key(self) -> str | None:
-        """The key, read where it is used.
-
-        Raises:
-            ConfigError: if a variable was named that is not set, or the key is no plain text.
-        """
-        key = os.environ.get(self.key_name, "").strip()
-        require(
-            bool(key) or self.api_key_env is None,
-            f"model.engine.api_key_env={self.api_key_env}: this variable is not set",
-        )
-        require(
-            key.isascii() and key.isprintable(),
-            f"the key in {self.key_name} holds characters that a header cannot; set it anew",
-        )
-        return key or None
+        """The key, read where it is used; see :func:`read_key`."""
+        return read_key(self.key_name, "model.engine.api_key_env", needed=bool(self.api_key_env))
 
     def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
         """The server has the model."""
@@ -210,24 +234,32 @@ class OpenAIEngine(Engine):
             kept = f": {answers} are not asked again"
         if error.temporary:
             fault = f"did not answer {tries}. Start the server again and repeat the command{kept}"
-        elif error.status in (401, 403):
-            fault = (
-                f"rejects the key of the environment variable {self.key_name} ({error}); set it, "
-                "or name another variable with model.engine.api_key_env"
-            )
-        elif error.status == 404:
-            fault = (
-                f"has no model {self.model_name!r}, or is not the right address ({error}); "
-                f"model.engine.model_name must be one that {self.base_url}/models lists"
-            )
-        elif 400 <= error.status < 500:
+        elif 400 <= error.status < 500 and error.status not in (401, 403, 404):
             return f"the server refuses it: {error}"
         else:
             fault = (
-                f"answers with {error}; model.engine.base_url must be the address of the server "
-                "itself, usually ending in /v1"
+                f"answers with {error}; check model.engine.base_url, model.engine.model_name="
+                f"{self.model_name!r}, and the key in {self.key_name}, whose name "
+                "model.engine.api_key_env sets"
             )
         raise ConfigError(f"{self.base_url} {fault}") from error
+
+
+def read_key(variable: str | None, option: str, *, needed: bool = True) -> str | None:
+    """The key in an environment variable, if one is named; None if it is not set.
+
+    Raises:
+        ConfigError: naming the option, if it is not set and ``needed``, or is no plain text.
+    """
+    if variable is None:
+        return None
+    key = os.environ.get(variable, "").strip()
+    require(bool(key) or not needed, f"{option} {variable}: this variable is not set")
+    require(
+        key.isascii() and key.isprintable(),
+        f"{option} {variable}: the key has characters that a header cannot hold",
+    )
+    return key or None
 
 
 def check_url(url: str, option: str) -> None:

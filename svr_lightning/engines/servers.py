@@ -26,7 +26,6 @@ from svr_lightning.engines.connections import Connections
 from svr_lightning.engines.generate_protocol import (
     Facts,
     generate_body,
-    least_busy,
     read_facts,
     read_generation,
 )
@@ -249,8 +248,8 @@ class ServersEngine(Engine):
         async with self._room:
             while True:
                 self._require_one()
-                slots = {url: self._facts[url].slots for url in self.in_use}
-                url = least_busy({url: self._running[url] for url in slots}, slots)
+                # The one with the largest share of free slots.
+                url = min(self.in_use, key=lambda url: self._running[url] / self._facts[url].slots)
                 self._running[url] += 1
                 try:
                     answer = await self._exchange(url, "/inference/v1/generate", body)

@@ -28,9 +28,8 @@ from svr_lightning.core.types import (
     Turn,
 )
 from svr_lightning.display import Progress, name_some
-from svr_lightning.engines.answers import ANSWERS, AnswerJournal
 from svr_lightning.engines.base import Engine
-from svr_lightning.engines.openai import OpenAIEngine
+from svr_lightning.engines.openai import ANSWERS, AnswerJournal, OpenAIEngine
 from svr_lightning.errors import require
 from svr_lightning.evaluation.adaptive import error_record, trajectory_record
 from svr_lightning.evaluation.config import EvaluationConfig

@@ -4,22 +4,19 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from openai import OpenAI
 
 import svr_lightning as svr
-from svr_lightning.control.controller import LONGEST_TEXT, Controller, Result
+from svr_lightning.control.controller import LONGEST_TEXT, Controller
 from svr_lightning.core.stopping import Confident, FixedTurns, Majority, RepeatedAnswer
 from svr_lightning.core.types import FinishReason
 from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.dialogues import FreshTurns, Neutral, SelfVerifying
-from tests.chat_server import DOUBT, QUESTION, SURE, ChatServer, completion, says
+from tests.chat_server import DOUBT, QUESTION, SURE, says
 
 Messages = list[dict[str, str]]
 
@@ -169,25 +166,6 @@ def test_a_reply_may_have_several_forms(said: Any) -> None:
         Controller(later, "countdown").solve(QUESTION)
 
 
-def test_real_clients_of_a_real_server() -> None:
-    with ChatServer(lambda body, number: completion(SURE)) as server:
-        sdk = OpenAI(base_url=server.url, api_key="none")
-        clients: list[Callable[[Messages, int], Any]] = [
-            lambda messages, limit: sdk.chat.completions.create(
-                model="m",
-                messages=messages,  # type: ignore[arg-type]
-                max_tokens=limit,
-            ),
-            lambda messages, limit: httpx.post(
-                f"{server.url}/chat/completions", json={"messages": messages, "max_tokens": limit}
-            ),
-        ]
-        for client in clients:
-            result = Controller(client, "countdown").solve(QUESTION)
-            assert (result.answer, result.completion_tokens) == ("(10/5)*4", 20)
-        sdk.close()
-
-
 @pytest.mark.parametrize("error", [OSError("gone"), KeyboardInterrupt()])
 def test_an_error_of_the_client_comes_as_it_is_with_the_turns_so_far(error: Any) -> None:
     with pytest.raises(type(error)) as caught:
@@ -215,20 +193,6 @@ def test_a_cancellation_has_the_turns_so_far() -> None:
     waiting = asyncio.Event()
     error = asyncio.run(cancelled())
     assert [turn.index for turn in error.turns] == [1]
-
-
-def test_several_questions_at_once_keep_apart() -> None:
-    async def client(messages: Messages, max_tokens: int) -> str:
-        await asyncio.sleep(0)
-        return says(messages[-1]["content"][-40:], "CORRECT", 0.9)
-
-    async def all_of() -> list[Result]:
-        controller = Controller(client, "gsm8k")
-        tasks: list[Awaitable[Result]] = [controller.solve_async(f"{n} + 1 = ?") for n in range(20)]
-        return await asyncio.gather(*tasks)
-
-    texts = [result.turns[0].completion.text for result in asyncio.run(all_of())]
-    assert [f"{n} + 1 = ?" in text for n, text in enumerate(texts)] == [True] * 20
 
 
 # --- certificates ------------------------------------------------------------------------------

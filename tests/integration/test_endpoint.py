@@ -1,7 +1,6 @@
 """Adaptive inference against a real HTTP server, healthy and faulty."""
 
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ from svr_lightning.core.prompts import first_turn_messages
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.core.types import Problem
-from svr_lightning.engines.answers import ANSWERS, AnswerJournal
-from svr_lightning.engines.openai import OpenAIEngine
+from svr_lightning.engines.openai import ANSWERS, AnswerJournal, OpenAIEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.tasks import get_task
@@ -155,10 +153,10 @@ def test_a_fault_that_passes_leaves_no_trace(tmp_path: Path, fault: Reply) -> No
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        (401, "environment variable SECRET_KEY .HTTP 401, no key like .key."),
-        (403, "environment variable SECRET_KEY"),
-        (404, "no model 'tiny'"),
-        (302, "answers with HTTP 302"),
+        (401, "HTTP 401, no key like .key.; check .* and the key in SECRET_KEY, whose"),
+        (403, "HTTP 403"),
+        (404, "HTTP 404.*model_name='tiny'"),
+        (302, "HTTP 302, a redirect"),
     ],
 )
 def test_a_server_that_lets_nobody_in_ends_the_run_at_once(
@@ -242,25 +240,6 @@ def test_a_server_that_dies_costs_no_answer(tmp_path: Path) -> None:
         assert len(again.bodies) == 3
     with ChatServer(unsure) as healthy:
         assert evaluate(healthy, tmp_path / "other") == records
-
-
-def test_a_server_that_says_nothing_is_given_up_within_the_patience_for_one_request(
-    tmp_path: Path,
-) -> None:
-    over = threading.Event()
-
-    def silent(_body: dict[str, Any], _number: int) -> Reply:
-        over.wait(20)
-        return Reply(b"", drop=True)
-
-    began = time.monotonic()
-    with ChatServer(silent) as server:
-        asking = remote(server, tmp_path, concurrency=1, timeout=1.0, patience=2.5)
-        said = r"did not answer in 3 tries, the last time: no answer within 1 seconds"
-        with pytest.raises(ConfigError, match=said):
-            asking.solve(PROBLEMS, "toy")
-        over.set()
-    assert time.monotonic() - began < 15
 
 
 def test_a_torn_line_of_the_answers_is_asked_for_again_and_a_foreign_one_is_named(

@@ -8,6 +8,7 @@ import torch
 from transformers import Gemma3TextConfig, Qwen3Config
 
 from svr_lightning.core.types import Decoding, FinishReason
+from svr_lightning.engines import prefill
 from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.engines.sampling import uniforms
 from svr_lightning.engines.transformers import MAX_WAIT, TransformersEngine
@@ -24,7 +25,7 @@ from tests.engine_contract import (  # noqa: F401
     test_requests_may_arrive_between_steps,
 )
 from tests.models import MODELS, tiny_qwen3
-from tests.requests import ask, finish, mixed, plain_scores, prompt
+from tests.requests import ask, finish, mixed, plain_scores
 from tests.tolerance import of_logprobs
 
 
@@ -69,14 +70,6 @@ def test_log_probabilities_equal_those_of_one_plain_forward_pass(model: Any) -> 
         )
 
 
-def test_greedy_tokens_are_the_most_likely_ones(model: Any) -> None:
-    requests = [ask(i, length=3 + 5 * i, temperature=0.0) for i in range(6)]
-    outputs = complete(model, requests, max_batch=4)
-    for request in requests:
-        tokens = outputs[request.id].token_ids
-        assert plain_scores(model, request, tokens).argmax(-1).tolist() == list(tokens)
-
-
 def test_each_token_inverts_the_distribution_at_the_requests_own_uniform_number(
     model: Any,
 ) -> None:
@@ -88,41 +81,7 @@ def test_each_token_inverts_the_distribution_at_the_requests_own_uniform_number(
         assert below - allowed <= draw <= upto + allowed
 
 
-def test_a_prompt_that_several_requests_share_is_read_once(model: Any) -> None:
-    read = []
-    with torch.no_grad():
-        hook = model.register_forward_pre_hook(
-            lambda _, __, kwargs: read.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
-        )
-        shared = [
-            Request(
-                id=i,
-                prompt_ids=prompt(9 + i % 2),
-                sampling=Decoding(max_completion_tokens=2, temperature=0.0),
-            )
-            for i in range(6)
-        ]
-        outputs = complete(model, shared)
-        hook.remove()
-    assert read == [(2, 10), (6, 1)]
-    for request in shared:
-        tokens = outputs[request.id].token_ids
-        assert plain_scores(model, request, tokens).argmax(-1).tolist() == list(tokens)
-
-
 # --- independence -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("max_batch", [1, 2, 5, 64])
-def test_tokens_do_not_depend_on_how_many_run_at_once(model: Any, max_batch: int) -> None:
-    alone = {request.id: complete(model, [request])[request.id] for request in mixed()}
-    together = complete(model, mixed(), max_batch)
-    for index, output in together.items():
-        assert output.token_ids == alone[index].token_ids
-        request = mixed()[index]
-        scores = plain_scores(model, request, output.token_ids)
-        allowed = of_logprobs(model, scores / (request.sampling.temperature or 1.0))
-        assert output.logprobs == pytest.approx(alone[index].logprobs, abs=allowed, rel=0)
 
 
 # --- continuous batching ----------------------------------------------------------------------
@@ -219,3 +178,81 @@ def test_a_sliding_window_is_refused_before_anything_is_sampled(config: Any) -> 
     model.config = config  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match=f"cannot serve '{config.model_type}'.*SlidingWindow"):
         TransformersEngine().start(model, (), 512)
+
+
+# --- prompts that begin alike ---------------------------------------------------------------------
+
+BEGINNING = tuple(range(20))
+PROMPTS = [
+    BEGINNING + (1,) * 10,
+    BEGINNING + (2,) * 5,
+    (30,) * 12,
+    BEGINNING + (3,) * 9,
+    BEGINNING[:15] + (4,) * 3,
+    BEGINNING + (2,) * 5,
+]
+
+
+def greedy(prompts: list[tuple[int, ...]]) -> list[Request]:
+    sampling = Decoding(max_completion_tokens=8, temperature=0.0)
+    return [Request(id=i, prompt_ids=p, sampling=sampling) for i, p in enumerate(prompts)]
+
+
+def read(model: Any, requests: list[Request]) -> tuple[dict[int, Output], list[tuple[int, int]]]:
+    """The outputs, and the shapes of the token ids that went through the model."""
+    shapes: list[tuple[int, int]] = []
+    hook = model.register_forward_pre_hook(
+        lambda _, __, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    outputs = complete(model, requests)
+    hook.remove()
+    return outputs, shapes
+
+
+def check(model: Any, requests: list[Request], outputs: dict[int, Output]) -> None:
+    """Tokens and log-probabilities are those of one plain forward pass."""
+    for request in requests:
+        output = outputs[request.id]
+        scores = plain_scores(model, request, output.token_ids)
+        expected = scores.log_softmax(-1).max(-1).values.tolist()
+        assert scores.argmax(-1).tolist() == list(output.token_ids)
+        assert output.logprobs == pytest.approx(expected, abs=of_logprobs(model, scores), rel=0)
+
+
+def test_a_beginning_of_several_prompts_is_read_once_where_all_layers_keep_columns(
+    model: Any,
+) -> None:
+    outputs, shapes = read(model, greedy(PROMPTS))
+    if "linear_attention" in model.config.layer_types:  # its state is of all tokens so far
+        assert shapes[:2] == [(5, 30), (6, 1)]
+    else:  # 15 tokens are too few; the ends of 5 and 9 tokens follow
+        assert shapes[:3] == [(3, 30), (2, 9), (6, 1)]
+    check(model, greedy(PROMPTS), outputs)
+
+
+def test_no_more_tokens_go_through_the_model_at_once_than_one_chunk_or_prompt_has(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefill, "CHUNK", 16)
+    prompts = [(number,) * length for number, length in enumerate([3, 20, 5, 5, 2, 6, 8, 8])]
+    outputs, shapes = read(model, greedy(prompts))
+    assert shapes[:5] == [(3, 5), (2, 6), (2, 8), (1, 20), (8, 1)]
+    check(model, greedy(prompts), outputs)
+
+
+def test_ends_of_several_chunks_copy_from_prompts_of_several_lengths(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefill, "CHUNK", 24)
+    generator = torch.Generator().manual_seed(0)
+
+    def random(count: int) -> tuple[int, ...]:
+        return tuple(torch.randint(0, 40, (count,), generator=generator).tolist())
+
+    prompts = [
+        beginning + random(2 + 3 * number)
+        for beginning in (random(17), random(24), random(33))
+        for number in range(5)
+    ]
+    outputs, _ = read(model, greedy(prompts))
+    check(model, greedy(prompts), outputs)

@@ -10,7 +10,6 @@ from svr_lightning.engines.generate_protocol import (
     Facts,
     ServerError,
     generate_body,
-    least_busy,
     read_facts,
     read_generation,
 )
@@ -100,12 +99,6 @@ def test_a_server_that_cannot_train_is_refused_with_the_option_that_fixes_it() -
     for body in (b"", b"{}", b'{"vllm_config": "text"}'):
         with pytest.raises(ServerError, match="does not describe its model"):
             read_facts(body, 512)
-
-
-def test_the_next_request_goes_where_the_largest_share_of_slots_is_free() -> None:
-    assert least_busy({"a": 0, "b": 0}, {"a": 4, "b": 8}) == "a"
-    assert least_busy({"a": 1, "b": 1}, {"a": 4, "b": 8}) == "b"  # 1/4 and 1/8
-    assert least_busy({"b": 9}, {"a": 4, "b": 8}) == "b"
 
 
 def test_a_request_has_its_sampling_and_what_alone_ends_it() -> None:

@@ -197,17 +197,6 @@ def test_a_server_may_come_later_and_has_to_fit_then(
     engine.sleep()
 
 
-def test_a_server_that_was_restarted_between_rollouts_has_to_fit_again(
-    servers: list[TokenServer], model: Any, tmp_path: Path
-) -> None:
-    engine = engine_of(servers, tmp_path, model)
-    servers[0].info["model_config"]["logprobs_mode"] = "raw_logprobs"
-    with pytest.warns(UserWarning, match=f"{servers[0].url} is left out .*raw_logprobs; start it"):
-        engine.sync(model, 1)
-    assert engine.max_batch == 4
-    engine.sleep()
-
-
 def test_a_folder_that_a_server_does_not_see_is_named(
     servers: list[TokenServer], model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,5 @@
 """What the vLLM engine asks of vLLM, which need not be installed for it."""
 
-import logging
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from svr_lightning.engines.vllm import (
 )
 from svr_lightning.engines.vllm_process import prepare_environment, process_named
 from svr_lightning.errors import ConfigError
-from svr_lightning.training.config import PolicyConfig
 from tests.models import tiny_hybrid, tiny_qwen3
 from tests.requests import ask
 from tests.small_fit import data, module, trainer
@@ -62,25 +60,6 @@ def test_vllm_shows_warnings_and_not_how_kernels_are_tuned_unless_the_user_says_
     environment[name] = theirs
     prepare_environment()
     assert environment[name] == theirs
-
-
-def test_a_page_of_warnings_about_what_is_meant_is_left_out_and_others_are_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("os.environ", {})
-    prepare_environment()
-
-    def shown(name: str, message: str, *arguments: str) -> bool:
-        logger = logging.getLogger(name)
-        record = logger.makeRecord(name, logging.WARNING, __file__, 0, message, arguments, None)
-        return bool(logger.filter(record))
-
-    reload = "vllm.model_executor.model_loader.reload.layerwise"
-    assert not shown("vllm.renderers.base", "Chat template warmup failed")
-    assert not shown(reload, "%s: Failed to load weights", "RotaryEmbedding")
-    assert shown(reload, "%s: out of memory", "RotaryEmbedding")
-    monitor = "Triton JIT compilation during inference: %s"
-    assert not shown("vllm.utils.jit_monitor", monitor, "chunk_bwd_kernel")
 
 
 @pytest.mark.parametrize(("visible", "name"), [(None, "2"), ("4,5,7", "7")])
@@ -143,12 +122,6 @@ def test_the_extras_install_the_supported_release() -> None:
         (wanted,) = map(Requirement, project["optional-dependencies"][extra])
         assert wanted.specifier.contains("0.32.0")
         assert not any(wanted.specifier.contains(f"0.{minor}.0") for minor in (31, 33))
-
-
-def test_the_defaults_are_the_papers() -> None:
-    engine = VLLMEngine()
-    assert (engine.gpu_memory_utilization, engine.sleep_level) == (0.4, 0)
-    assert PolicyConfig().max_model_len == 8192
 
 
 def test_an_engine_without_weights_completes_nothing() -> None:

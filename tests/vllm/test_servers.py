@@ -9,13 +9,12 @@ import torch
 from lightning.pytorch import Callback
 from transformers import AutoModelForCausalLM
 
-from svr_lightning.core.types import Completion, Decoding
-from svr_lightning.engines.base import Engine, Output, Request
+from svr_lightning.core.types import Completion
+from svr_lightning.engines.base import Engine, Output
 from svr_lightning.engines.servers import ServersEngine
 from svr_lightning.engines.vllm import CPU_BATCHED_TOKENS, VLLMEngine
 from svr_lightning.training.config import PolicyConfig
 from tests import small_fit
-from tests.requests import finish
 from tests.scripted import TOKENIZER
 from tests.tolerance import of_logprobs
 from tests.vllm.conftest import kept_alive
@@ -81,14 +80,10 @@ def trained(
     return drawn, module.policy
 
 
-InProcess = tuple[Drawn, Any, VLLMEngine]
-
-
 @pytest.fixture(scope="module")
-def in_process(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> InProcess:
-    """The training on vLLM in this process, and its engine."""
-    engine = kept_alive(VLLMEngine())
-    return *trained(policy, engine, tmp_path_factory.mktemp("in_process")), engine
+def in_process(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Drawn, Any]:
+    """The training on vLLM in this process."""
+    return trained(policy, kept_alive(VLLMEngine()), tmp_path_factory.mktemp("in_process"))
 
 
 @torch.no_grad()
@@ -109,32 +104,12 @@ def assert_equal(found: tuple[Drawn, Any], expected: tuple[Drawn, Any]) -> None:
 
 
 def test_ten_steps_through_two_servers_are_those_of_the_engine_in_the_process(
-    policy: Path, servers: list[VLLMServer], in_process: InProcess, tmp_path: Path
+    policy: Path, servers: list[VLLMServer], in_process: tuple[Drawn, Any], tmp_path: Path
 ) -> None:
     engine = ServersEngine([server.url for server in servers], str(tmp_path / "weights"))
-    assert_equal(trained(policy, engine, tmp_path), in_process[:2])
+    assert_equal(trained(policy, engine, tmp_path), in_process)
     assert engine.max_batch == 2 * 64
     assert list((tmp_path / "weights").iterdir()) == []
-
-
-def test_a_request_alone_has_the_log_probabilities_of_the_process_in_every_bit(
-    policy: Path, servers: list[VLLMServer], in_process: InProcess, tmp_path: Path
-) -> None:
-    model = AutoModelForCausalLM.from_pretrained(policy)
-    there, here = ServersEngine([servers[0].url], str(tmp_path)), in_process[2]
-    there.start(model, (TOKENIZER.eos_token_id,), 1024)
-    there.sync(model, 0)
-    here.sync(model, 0)
-    for temperature in (0.0, 1.0):
-        drawn: list[Output] = []
-        for engine in (there, here):
-            sampling = Decoding(max_completion_tokens=60, temperature=temperature)
-            ids = tuple(range(40, 60))
-            engine.submit(Request(id=1, prompt_ids=ids, sampling=sampling, seed=2**63 - 1))
-            drawn += finish(engine, 1).values()
-        assert drawn[0] == drawn[1]
-        assert len(drawn[0].token_ids) > 5
-    there.sleep()
 
 
 class Struck(ServersEngine):
@@ -161,12 +136,12 @@ class Struck(ServersEngine):
 
 
 def test_a_killed_server_changes_nothing_and_is_used_again_once_it_is_up(
-    policy: Path, servers: list[VLLMServer], in_process: InProcess, tmp_path: Path
+    policy: Path, servers: list[VLLMServer], in_process: tuple[Drawn, Any], tmp_path: Path
 ) -> None:
     engine = Struck(servers, tmp_path / "weights")
     with pytest.warns(UserWarning, match="is left out") as warned:
         found = trained(policy, engine, tmp_path)
-    assert_equal(found, in_process[:2])
+    assert_equal(found, in_process)
     messages = [str(one.message) for one in warned if "is left out" in str(one.message)]
     assert [message.split()[0] for message in messages] == [servers[1].url]
     assert engine.counts == [2] * 4 + [1] * 2 + [2] * 4

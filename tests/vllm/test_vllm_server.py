@@ -10,11 +10,8 @@ import pytest
 from svr_lightning.__main__ import main
 from svr_lightning.core.stopping import Confident
 from svr_lightning.engines.openai import OpenAIEngine
-from svr_lightning.errors import ConfigError
-from svr_lightning.recipes.dialogues import SelfVerifying, chain
-from svr_lightning.rollout.driver import Driver, Job
 from tests.commands import jsonl
-from tests.scripted import DECODING, PROBLEMS, TOKENIZER, evaluator
+from tests.scripted import PROBLEMS, TOKENIZER, evaluator
 from tests.served import chat, in_front_of, serving
 from tests.vllm.serving import served_at
 
@@ -91,10 +88,3 @@ def test_greedy_answers_through_the_proxy_are_those_of_an_evaluation_turn_by_tur
             found = [(turn["text"], turn["completion_tokens"]) for turn in answer["svr"]["turns"]]
             assert found == [(turn.text, turn.completion_tokens) for turn in record.turns]
             assert len(found) == 3
-
-
-def test_a_model_that_a_real_server_does_not_have_is_one_line(server: str) -> None:
-    driver = Driver(OpenAIEngine(server, "tiniest"), None, run_seed=42)
-    job = Job(PROBLEMS[0], 0, chain(SelfVerifying(), PROBLEMS[0], 0, 1), DECODING)
-    with pytest.raises(ConfigError, match=r"has no model 'tiniest'.*Valid aliases: tiny"):
-        list(driver.stream([job]))

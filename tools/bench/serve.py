@@ -6,8 +6,7 @@
 as it has its answer. All turns of every answer are compared with those of the driver on the same
 questions, greedy, so that a lost or swapped answer is found. The driver runs the same questions as
 long in this process. The two take turns, since other work on the machine comes and goes; rates per
-second of processor time depend on it least. Then the server stands in front of a server that
-answers at once, to see what a turn costs in it.
+second of processor time depend on it least.
 """
 
 import argparse
@@ -40,8 +39,6 @@ TURNS, LIMIT, THRESHOLD = 3, 160, 0.96
 Turns = tuple[str, ...]
 ROUNDS = 4
 """How often driver and server take turns."""
-T_MAX = 10
-"""Turns of the server by default."""
 
 
 class Driven:
@@ -151,40 +148,6 @@ class Load:
         }
 
 
-async def turn_cost(rounds: int) -> dict[str, float]:
-    """Milliseconds of a turn beyond those of a request to the server behind, medians."""
-    text = "<answer>1</answer><self_check>VERDICT: UNSURE; CONFIDENCE: 0.5</self_check>"
-    choice = {"message": {"content": text}, "finish_reason": "stop"}
-    usage = {"prompt_tokens": 1, "completion_tokens": 1}
-    body = json.dumps({"choices": [choice], "usage": usage}).encode()
-    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-
-    async def at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError):  # the client has gone
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                await reader.readexactly(int(head.lower().split(b"content-length:")[1].split()[0]))
-                writer.write(answer)
-
-    async def milliseconds(http: httpx.AsyncClient, url: str) -> float:
-        request = {"messages": [{"role": "user", "content": "1 2 3 = 6"}]}
-        started = time.perf_counter()
-        (await http.post(f"{url}/chat/completions", json=request)).raise_for_status()
-        return 1000 * (time.perf_counter() - started)
-
-    async with await asyncio.start_server(at_once, "127.0.0.1", 0) as behind:
-        direct = f"http://127.0.0.1:{behind.sockets[0].getsockname()[1]}/v1"
-        server = served("--upstream", direct, "--model", "none")
-        url, process = await asyncio.to_thread(server.__enter__)
-        async with httpx.AsyncClient(timeout=60) as http:
-            alone = median([await milliseconds(http, direct) for _ in range(10 * rounds)])
-            busy = busy_seconds(process)
-            through = median([await milliseconds(http, url) / T_MAX for _ in range(rounds)])
-            busy = busy_seconds(process) - busy
-        await asyncio.to_thread(server.__exit__, None, None, None)
-    cost = {"direct_ms": alone, "per_turn_ms": through, "added_per_turn_ms": through - alone}
-    return {**cost, "processor_ms_per_turn": 1000 * busy / (T_MAX * rounds)}
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """How many clients, how long, on how many problems."""
     parser.add_argument("--clients", type=int, default=200)
@@ -193,7 +156,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Driver and server in turns, then the server in front of another one."""
+    """Driver and server in turns."""
     source = DataSource(name="test", task="countdown", path=EMBEDDED, split="test")
     driven = Driven(load_problems(source)[: options.problems])
     part = options.seconds / ROUNDS
@@ -208,6 +171,5 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     driver, server = driven.rates(), clients.found()
     share = {name: server[name] / rate for name, rate in driver.items()}
     found = {"driver": driver, "server": server, "share": share}
-    found["proxy"] = asyncio.run(turn_cost(100))
     print(json.dumps(found, indent=2))
     return {"clients": options.clients, **found, **this_machine()}
