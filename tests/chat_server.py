@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any
 
 
@@ -52,71 +51,76 @@ Answer = Callable[[dict[str, Any], int], Reply]
 """From a request's body and its number, from 1, to the answer."""
 
 
-class ChatServer:
+class ChatServer(ThreadingHTTPServer):
     """Serves on a free port of this machine, each request in a thread of its own."""
 
+    request_queue_size = 128  # five are the default
+    daemon_threads = True
+
     def __init__(self, answer: Answer, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
         self.answer = answer
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.most_at_once = 0
         self._now = 0
         self._lock = threading.Lock()
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            # Headers and body go out as two packets, which Nagle's algorithm would keep apart.
-            disable_nagle_algorithm = True
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                server._serve(self, body)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self._http.daemon_threads = True
-        self.port = self._http.server_address[1]
+        self.port = self.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}/v1"
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,))
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.02,))
 
-    def _serve(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
+    def reply(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+        """The answer to a request, when its time has come."""
         with self._lock:
             self.bodies.append(body)
-            self.headers.append(dict(handler.headers))
+            self.headers.append(headers)
             number = len(self.bodies)
             self._now += 1
             self.most_at_once = max(self.most_at_once, self._now)
         try:
-            reply = self.answer(body, number)
-            time.sleep(reply.delay)
+            found = self.answer(body, number)
+            time.sleep(found.delay)
+            return found
         finally:
             with self._lock:
                 self._now -= 1
-        handler.close_connection = reply.drop
-        if reply.drop:
-            return
-        try:
-            handler.send_response(reply.status)
-            for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
-                handler.send_header(name, value)
-            handler.end_headers()
-            handler.wfile.write(reply.body)
-        except OSError:
-            handler.close_connection = True  # whoever asked has gone
 
     def __enter__(self) -> "ChatServer":
         self._thread.start()
         return self
 
-    def __exit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
         self._thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ChatServer
+    protocol_version = "HTTP/1.1"
+    # Headers and body go out as two packets, which Nagle's algorithm would keep apart.
+    disable_nagle_algorithm = True
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or b"{}")
+        reply = self.server.reply(self.path, body, dict(self.headers))
+        self.close_connection = reply.drop
+        if reply.drop:
+            return
+        try:
+            self.send_response(reply.status)
+            for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(reply.body)
+        except OSError:
+            self.close_connection = True  # whoever asked has gone
+
+    def do_GET(self) -> None:
+        self.do_POST()
+
+    def log_message(self, *_: Any) -> None:
+        pass
 
 
 def turn_of(body: dict[str, Any]) -> int:

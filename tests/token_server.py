@@ -2,13 +2,13 @@
 
 import json
 import math
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file
+
+from tests.chat_server import ChatServer, Reply
 
 EOS = 7
 
@@ -19,15 +19,8 @@ def drawn(body: dict[str, Any]) -> list[int]:
     return [*((start * place) % 31 + 8 for place in range(1, 5)), EOS]
 
 
-class Listening(ThreadingHTTPServer):
-    """With room for many connections at once: five are the default."""
-
-    request_queue_size = 128
-    daemon_threads = True
-
-
-class TokenServer:
-    """Serves on a free port of this machine.
+class TokenServer(ChatServer):
+    """Serves from the start.
 
     Args:
         model: changes to what it says of its model.
@@ -35,6 +28,8 @@ class TokenServer:
     """
 
     def __init__(self, *, device: str = "cuda", **model: Any) -> None:
+        super().__init__(lambda *_: Reply(b""))
+        self.url = self.url.removesuffix("/v1")
         self.info: dict[str, Any] = {
             "model_config": {
                 **{"logprobs_mode": "processed_logprobs", "max_model_len": 512},
@@ -46,54 +41,32 @@ class TokenServer:
         self.weights: dict[str, Any] = {}
         """As it has loaded them."""
         self.pushes = 0
-        self.bodies: list[dict[str, Any]] = []
-        """Of the completions that it was asked for."""
         self.fault = ""
         """Of its completions: a status, ``drop``, ``garbage``, ``restarted``, ``infinite``; of all
         that it is asked for: ``hang``, ``gone``."""
         self.faulty = math.inf
         """Completions after which its fault is over."""
         self._version = "default"
-        server = self
+        self.__enter__()
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                server._answer(self, {})
-
-            def do_POST(self) -> None:
-                length = int(self.headers["Content-Length"])
-                server._answer(self, json.loads(self.rfile.read(length)))
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._http = Listening(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,))
-        self._thread.start()
-
-    def _answer(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
-        path = handler.path.split("?")[0].removeprefix("/")
+    def reply(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+        """The answer to a request; ``bodies`` are of completions alone."""
+        path = path.split("?")[0].removeprefix("/")
         if self.fault in ("hang", "gone"):
             while self.fault == "hang":
                 time.sleep(0.01)
-            return
+            return Reply(b"", drop=True)
         if path == "inference/v1/generate":
             self.bodies.append(body)
             if len(self.bodies) > self.faulty:
                 self.fault = ""
             if self.fault == "drop":
-                return
-        status = int(self.fault) if self.fault.isdigit() and "generate" in path else 200
-        said = {"error": "too bad"} if status != 200 else self._said(path, body)
-        data = b"<html>" if self.fault == "garbage" else json.dumps(said).encode()
-        try:
-            handler.send_response(status)
-            handler.send_header("Content-Length", str(len(data)))
-            handler.end_headers()
-            handler.wfile.write(data)
-        except OSError:
-            pass  # whoever asked has gone
+                return Reply(b"", drop=True)
+        if self.fault.isdigit() and "generate" in path:
+            return Reply(b'{"error": "too bad"}', int(self.fault))
+        if self.fault == "garbage":
+            return Reply(b"<html>")
+        return Reply(json.dumps(self._said(path, body)).encode())
 
     def _said(self, path: str, body: dict[str, Any]) -> Any:
         match path:
@@ -129,6 +102,4 @@ class TokenServer:
     def stop(self) -> None:
         """Answer nothing any more."""
         self.fault = ""
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
+        self.__exit__()

@@ -174,27 +174,6 @@ def test_an_error_of_the_client_comes_as_it_is_with_the_turns_so_far(error: Any)
     assert [turn.completion.text for turn in error.turns] == [DOUBT]
 
 
-def test_a_cancellation_has_the_turns_so_far() -> None:
-    async def client(messages: Messages, max_tokens: int) -> Any:
-        if messages[-1]["content"].startswith("[T=2]"):
-            waiting.set()
-            await asyncio.Event().wait()
-        return DOUBT
-
-    async def cancelled() -> Any:
-        task = asyncio.ensure_future(Controller(client, "countdown").solve_async(QUESTION))
-        await waiting.wait()
-        task.cancel()
-        try:
-            await task
-        except asyncio.CancelledError as error:
-            return error
-
-    waiting = asyncio.Event()
-    error = asyncio.run(cancelled())
-    assert [turn.index for turn in error.turns] == [1]
-
-
 # --- certificates ------------------------------------------------------------------------------
 
 
@@ -214,36 +193,28 @@ def certificate(folder: Path, **changes: Any) -> svr.Certificate:
     return svr.Certificate.read(path)
 
 
-def test_a_certificate_is_in_force_under_its_own_settings_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("decoding", "settings", "departure"),
+    [
+        ({}, {"max_turns": 3}, "max_turns=3 instead of 4"),
+        ({}, {"max_tokens": 50}, "max_tokens=50"),
+        ({"fresh_turns": False}, {"dialogue": FreshTurns(SelfVerifying())}, "fresh_turns=True ins"),
+        ({"task": "gsm8k"}, {}, "task="),
+        ({"task": ["countdown", "math"]}, {}, "task="),
+        ({"max_completion_tokens": 3072}, {}, "max_completion_tokens="),
+    ],
+)
+def test_a_certificate_is_in_force_under_its_own_settings_alone(
+    decoding: dict[str, Any], settings: dict[str, Any], departure: str, tmp_path: Path
+) -> None:
     found = certificate(tmp_path)
     assert (found.rule, found.max_turns) == (Confident(threshold=0.9), 4)
-    own = {"rule": found.rule, "max_turns": 4, "certificate": found}
+    own: dict[str, Any] = {"rule": found.rule, "max_turns": 4, "certificate": found}
     result = Controller(Script([SURE]), "countdown", **own).solve(QUESTION)
     assert result.certificate is found
-    with pytest.raises(ConfigError, match="promises nothing for max_turns=3 instead of 4"):
-        Controller(Script([]), "countdown", **{**own, "max_turns": 3})
-    with pytest.raises(ConfigError, match="promises nothing for max_tokens=50"):
-        Controller(Script([]), "countdown", **own, max_tokens=50)
-
-
-def test_a_certificate_of_refinements_is_not_in_force_for_fresh_turns(tmp_path: Path) -> None:
-    found = certificate(tmp_path, decoding={"fresh_turns": False})
-    own = {"rule": found.rule, "max_turns": 4, "certificate": found}
-    assert Controller(Script([SURE]), "countdown", **own).solve(QUESTION).certificate is found
-    with pytest.raises(ConfigError, match="promises nothing for fresh_turns=True instead of False"):
-        Controller(Script([]), "countdown", **own, dialogue=FreshTurns(SelfVerifying()))
-
-
-@pytest.mark.parametrize(
-    "decoding",
-    [{"task": "gsm8k"}, {"max_completion_tokens": 3072}, {"task": ["countdown", "math"]}],
-)
-def test_a_certificate_is_for_its_task_and_completion_limit(
-    decoding: dict[str, Any], tmp_path: Path
-) -> None:
-    found = certificate(tmp_path, decoding=decoding)
-    with pytest.raises(ConfigError, match=f"promises nothing for {next(iter(decoding))}="):
-        Controller(Script([]), "countdown", rule=found.rule, max_turns=4, certificate=found)
+    own["certificate"] = certificate(tmp_path, decoding=decoding)
+    with pytest.raises(ConfigError, match=f"promises nothing for {departure}"):
+        Controller(Script([]), "countdown", **own | settings)
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ HEAD = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: a
 
 def test_a_body_of_100_megabytes_is_refused_and_not_kept(sound: str) -> None:
     chunk = b"x" * 2**20
-    sent = {"content": (chunk for _ in range(100)), "headers": JSON_ALONE, "timeout": 60}
+    sent: Any = {"content": (chunk for _ in range(100)), "headers": JSON_ALONE, "timeout": 60}
     said = httpx.post(f"{sound}/chat/completions", **sent)
     assert said.status_code == 413
     assert message(said) == f"a body of {100 * 2**20} bytes; at most {2**20} are read"

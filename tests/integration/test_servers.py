@@ -210,21 +210,13 @@ def test_a_folder_that_a_server_does_not_see_is_named(
     engine.sleep()
 
 
-def test_what_cannot_work_is_refused_at_the_start(
-    servers: list[TokenServer], model: Any, tmp_path: Path
-) -> None:
+def test_what_cannot_work_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="give at least one server, and none twice"):
         ServersEngine([], str(tmp_path))
     with pytest.raises(ConfigError, match="none twice"):
         ServersEngine(["http://a:1", "http://a:1/v1/"], str(tmp_path))
     with pytest.raises(ConfigError, match=r"model\.engine\.urls is no address"):
         ServersEngine(["a"], str(tmp_path))
-    servers[1].info["model_config"]["logprobs_mode"] = "raw_logprobs"
-    with (
-        pytest.warns(UserWarning, match="is left out"),
-        pytest.raises(ConfigError, match=f"{servers[1].url}: it runs with --logprobs-mode raw"),
-    ):
-        engine_of(servers[1:], tmp_path, model)
     tied, on_cpu = tiny_qwen3(), TokenServer(device="cpu")
     with (
         pytest.warns(UserWarning, match="is left out"),
