@@ -69,8 +69,7 @@ def name_some(names: Sequence[str], most: int = 10) -> str:
 class Line(tqdm):  # type: ignore[misc]
     """A line of at most :data:`COLUMNS` characters: counts, times, and what :meth:`show` adds.
 
-    The time left follows from the mean rate at the latest update, so that it does not rise between
-    two of them.
+    The time left follows from the mean rate at the latest update, so it never rises in between.
     """
 
     _rate: float | None = None
@@ -106,6 +105,7 @@ def progress_line(total: float, name: str, *, done: int = 0, quiet: bool = False
         disable=quiet,
         file=sys.stdout,
         ncols=COLUMNS,
+        nrows=COLUMNS,  # a terminal that tells no height would show nothing
         bar_format="{desc} {n_fmt}/{total_fmt}, {elapsed}, {remaining} left{postfix}",
         mininterval=0.5 if sys.stdout.isatty() else _EVERY,
         miniters=0,

@@ -75,8 +75,7 @@ def defined(file: Path) -> set[str]:
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         names |= named_by(node)
         if isinstance(node, ast.ClassDef):
-            inside = set[str]().union(*map(named_by, node.body))
-            names |= {f"{node.name}.{name}" for name in inside}
+            names |= {f"{node.name}.{name}" for part in node.body for name in named_by(part)}
     return names
 
 
@@ -114,10 +113,9 @@ def test_the_embedded_default_departs_from_the_paper_where_the_table_says_it_doe
 def _leaves(node: Any, prefix: str = "") -> dict[str, Any]:
     """A nested mapping by dotted keys."""
     if not isinstance(node, dict):
-        return {prefix.removesuffix("."): node}
-    return {
-        k: v for key, value in node.items() for k, v in _leaves(value, f"{prefix}{key}.").items()
-    }
+        return {prefix: node}
+    inside = (_leaves(value, f"{prefix}.{key}".lstrip(".")) for key, value in node.items())
+    return {key: value for leaves in inside for key, value in leaves.items()}
 
 
 def test_figures_have_no_text_that_a_dark_page_hides() -> None:

@@ -195,17 +195,15 @@ def test_the_method_written_out_rewards_as_the_package_does(
     assert scratch.rewards(turns, row) == pytest.approx(expected)
 
 
-def test_the_example_runs_from_the_command_line(
-    minimal: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_examples_run_from_the_command_line(
+    minimal: ModuleType,
+    scratch: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(minimal, "RECIPE", replace(minimal.RECIPE, group_size=2))
-    assert printed(minimal, monkeypatch, capsys) == ["step 1  mean return"]
-
-
-def test_the_method_written_out_trains_and_then_solves_a_problem(
-    scratch: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     monkeypatch.setattr(scratch, "GROUP", 2)
+    assert printed(minimal, monkeypatch, capsys) == ["step 1  mean return"]
     lines = printed(scratch, monkeypatch, capsys)
     assert lines[0] == "step 1  mean return"
     assert lines[-1] in ("(right)", "(wrong)")

@@ -1,6 +1,8 @@
 """What a terminal shows while a run goes on."""
 
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,14 @@ def test_a_line_fits_a_terminal_whatever_the_numbers(
     for line in re.split(r"[\r\n]+", capsys.readouterr().out):
         assert len(line) <= 80
         assert line.isprintable()
+
+
+def test_a_terminal_that_tells_no_height_shows_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.openpty()
+    with os.fdopen(writing, "w") as terminal, os.fdopen(reading, "rb", 0) as screen:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        progress_line(2, "step").close()
+        assert screen.read(100).startswith(b"\rstep 0/2")
 
 
 def test_an_evaluation_counts_its_turns_and_the_tokens_that_were_generated(
