@@ -68,8 +68,7 @@ def test_the_first_screen_has_the_numbers_of_the_main_job() -> None:
 
 
 def test_the_picture_is_drawn_from_them() -> None:
-    drawn = svg(draw_check_value, MAIN_JOB["42"]["check_value"])
-    assert (ROOT / "docs" / "check-value.svg").read_text(encoding="utf-8") == drawn
+    assert page("docs/check-value.svg") == svg(draw_check_value, MAIN_JOB["42"]["check_value"])
 
 
 def test_the_page_of_results_has_them_for_each_seed() -> None:
