@@ -74,14 +74,9 @@ def collect_rollout(
     """
     if resample != "off" and fresh is None:
         raise ValueError(f"resample={resample!r} needs fresh=, which draws training problems")
+    drive = partial(Driver, engine, renderer, run_seed=seed, step=step)
     roll = partial(
-        _attempt,
-        engine=engine,
-        renderer=renderer,
-        recipe=recipe,
-        decoding=sampling,
-        place=SeedContext(run_seed=seed, step=step),
-        show_progress=show_progress,
+        _attempt, drive=drive, recipe=recipe, decoding=sampling, show_progress=show_progress
     )
     groups = roll(problems, 0)
     return groups if fresh is None else replace_degenerate(groups, roll, fresh, resample)
@@ -91,16 +86,13 @@ def _attempt(
     problems: Sequence[Problem],
     attempt: int,
     *,
-    engine: Engine,
-    renderer: Renderer,
+    drive: Callable[..., Driver],
     recipe: Recipe,
     decoding: Decoding,
-    place: SeedContext,
     show_progress: bool,
 ) -> list[Group]:
     progress = Progress("rollout", 0, quiet=not show_progress)
-    at = {"run_seed": place.run_seed, "step": place.step, "attempt": attempt}
-    driver = Driver(engine, renderer, **at, progress=progress)
+    driver = drive(attempt=attempt, progress=progress)
     return roll_out(problems, recipe=recipe, driver=driver, decoding=decoding)
 
 
