@@ -158,6 +158,8 @@ class CommandTrainer(SVRTrainer):
 class SVRCommandLine(LightningCLI):
     """LightningCLI with the package's classes and one seed for everything."""
 
+    trainer: SVRTrainer
+
     def __init__(self, *, command: str, **kwargs: Any) -> None:
         self._command = command
         super().__init__(**kwargs)
