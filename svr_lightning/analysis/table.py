@@ -239,12 +239,12 @@ class ProblemTable:
             definition = DEFINITIONS[name]
             if definition.terms is None:
                 continue
-            terms = definition.terms(*self._columns(name))
+            above, below = definition.terms(*self._columns(name))
             if definition.of_turns:
                 row, size = self.turns_of(name)["row"], len(self.cluster)
-                terms = tuple(np.bincount(row, weights=one, minlength=size) for one in terms)
-            above, below = (one.astype(np.float64) for one in terms)
-            found[name] = above, below
+                above = np.bincount(row, weights=above, minlength=size)
+                below = np.bincount(row, weights=below, minlength=size)
+            found[name] = above.astype(np.float64), below.astype(np.float64)
         return found
 
     def _names(self) -> list[str]:

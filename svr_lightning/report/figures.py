@@ -481,7 +481,7 @@ def draw_check_value(found: Numbers) -> Figure:
         colour, point = BLUE if row["name"] in (FRESH, REFINING) else GREY, row["accuracy"]
         axes.plot(row["ci95"], [place, place], color=colour, linewidth=3, alpha=0.4)
         axes.plot(point, place, "o", color=colour, markersize=7)
-        above = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center"}
+        above: Numbers = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center"}
         axes.annotate(f"{point:.3f}", (point, place), **above)
     axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
     axes.set_ylim(-0.5, len(rows) - 0.2)
