@@ -57,7 +57,6 @@ def exported_weights(model: Any, dtype: str) -> dict[str, torch.Tensor]:
 def export_policy(pl_module: Any, root: Path, state: dict[str, torch.Tensor]) -> Path:
     """Save the policy under ``root/policy`` and return that folder."""
     folder = root / "policy"
-    evaluation = pl_module.evaluation
     model = pl_module.policy
     # New: the checkpoint's own temperature and similar settings contradict greedy decoding.
     own = model.generation_config
@@ -80,7 +79,7 @@ def export_policy(pl_module: Any, root: Path, state: dict[str, torch.Tensor]) ->
         # New even if the folder had one: its certificate was for other weights.
         usual = Confident(threshold=rule.threshold)
         own = {k: v for k, v in asdict(rule).items() if v != getattr(usual, k)}
-        details = {"max_turns": evaluation.max_turns, **({"rule": own} if own else {})}
+        details = {"max_turns": pl_module.evaluation.max_turns, **({"rule": own} if own else {})}
         write_operating_point(folder, rule.threshold, details)
     if pl_module.run_config:
         write_json(folder / SETTINGS, _settings(pl_module.run_config))

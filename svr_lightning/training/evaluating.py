@@ -285,8 +285,7 @@ class PolicyModule(LightningModule):
             return
         file, rule = Path(folder) / OPERATING_POINT, self.applied_evaluation.full_rule
         promises = own.promises if isinstance(own, Certificate) else ()
-        said = "; ".join([f"stops at {rule}, the operating point of {file}", *promises])
-        rank_zero_info(said)
+        rank_zero_info("; ".join([f"stops at {rule}, the operating point of {file}", *promises]))
         if not isinstance(own, Certificate):
             return
         turns, applied = self.stop_policy
