@@ -57,7 +57,6 @@ class EvaluationConfig:
             "model.evaluation.fresh_turns at temperature=0: all turns would be the same; set "
             "model.evaluation.temperature",
         )
-
         require(
             not (self.restricted and self.full_rule.needs_tokens),
             f"model.evaluation.stop={self.full_rule} with top_p={self.top_p}, top_k={self.top_k}: "

@@ -95,13 +95,17 @@ TAG = "checkpoint"
 
 def make_durable(engine: Any) -> None:
     """Make DeepSpeed's checkpoint engine flush and check its files, and load them without code."""
+    from deepspeed.runtime.fp16.loss_scaler import LossScaler
+    from deepspeed.utils.tensor_fragment import fragment_address
+
     files = DurableCheckpointIO()
+    harmless = [LossScaler, fragment_address]  # in its files; they hold plain values
 
     def save(state_dict: dict[str, Any], path: str) -> None:
         files.save_checkpoint(_without_enums(state_dict), path)
 
     def load(path: str, map_location: Any = None) -> Any:
-        with torch.serialization.safe_globals(_harmless_classes()):
+        with torch.serialization.safe_globals(harmless):
             return files.load_checkpoint(path, map_location=map_location)
 
     engine.save, engine.load = save, load
@@ -209,14 +213,6 @@ def check_weights(own: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
         f"names or shapes, such as {one_line(odd[0]) if odd else ''}; give model.policy and "
         "model.recipe as they were",
     )
-
-
-def _harmless_classes() -> list[Any]:
-    """Classes in DeepSpeed's files besides tensors and plain values; they hold plain values."""
-    from deepspeed.runtime.fp16.loss_scaler import LossScaler
-    from deepspeed.utils.tensor_fragment import fragment_address
-
-    return [LossScaler, fragment_address]
 
 
 def _without_enums(value: Any) -> Any:

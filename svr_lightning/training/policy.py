@@ -76,11 +76,7 @@ def read_policy(config: PolicyConfig, seed: int) -> tuple[Any, Any]:
 def prepare_policy(
     model: Any, config: PolicyConfig, seed: int, device: str, *, trains: bool
 ) -> None:
-    """Select kernels for a ``device`` of this type, and what trains.
-
-    Raises:
-        ConfigError: if it cannot compute as configured.
-    """
+    """Select kernels for a ``device`` of this type, and what trains."""
     freeze_vision(model)
     use_kernels(model, device, trains=trains)
     if config.lora is not None:
