@@ -109,9 +109,8 @@ def _source(config: PolicyConfig) -> str:
         known = ", ".join([*EMBEDDED, RANDOM_HYBRID])
         require(source in EMBEDDED, f"model.policy.path={source!r} is not built in; known: {known}")
         return str(files("svr_lightning.tiny") / EMBEDDED[source])
-    looks_local = source.startswith((".", "/", "~")) or source.count("/") > 1
     require(
-        not looks_local or Path(source).is_dir(),
+        Path(source).is_dir() or not (source.startswith((".", "/", "~")) or source.count("/") > 1),
         f"model.policy.path={source!r} is not a folder; give a checkpoint folder or a hub id",
     )
     require(
