@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -256,24 +257,36 @@ def test_numbers_in_prose_are_the_published_ones() -> None:
     said("docs/miniature.md", f"accepts solves {accepted:.3f}", gap(level))
 
 
+def span(values: Iterable[float]) -> str:
+    lowest, *_, highest = sorted(values)
+    return f"{lowest:.2f} to {highest:.2f}"
+
+
 def test_the_collapse_is_described_as_published() -> None:
     found = published("tools/results/collapse.json")
-    ends = {
-        one["name"]: sorted(run["last"]["verdict/correct"] for run in one["runs"].values())
-        for one in found["conditions"]
-    }
-    (collapsed, known) = found["conditions"][:2]
-    shares = [step["verdict/correct"] for step in collapsed["mean_log"]]
-    kept = ends["SVR without verification rewards"]
-    first = fmean(run["first"]["auroc"] for run in known["runs"].values())
-    last = sorted(run["last"]["auroc"] for run in known["runs"].values())
+    runs = {one["name"]: one["runs"].values() for one in found["conditions"]}
+    known = runs["SVR, informative start"]
+    shares = [step["verdict/correct"] for step in found["conditions"][0]["mean_log"]]
+    kept = [run["last"]["verdict/correct"] for run in runs["SVR without verification rewards"]]
+    solved = [span(run["accuracy"] for run in runs[name]) for name in ("SVR+, every turn", "SVR")]
+    supervised = published("tools/results/collapse_supervised.json")["runs"].values()
+    tens = [[run[key][at] for run in supervised] for key, at in SUPERVISED]
     said(
         "docs/results.md",
-        f"at least {found['expected']['break_even_accuracy']:.0%}".replace("%", " %"),
-        f"{shares[1]:.0%} of the turns to {shares[55]:.0%} after".replace("%", " %"),
-        f"(AUROC {first:.2f}) the same method ends at {last[0]:.2f} to {last[-1]:.2f}",
-        f"CORRECT ends at {kept[0]:.2f} to {kept[-1]:.2f}",
+        f"at least {100 * found['expected']['break_even_accuracy']:.0f} % of",
+        f"{100 * shares[1]:.0f} % of the turns to {100 * shares[55]:.0f} % after",
+        f"(AUROC {fmean(run['first']['auroc'] for run in known):.2f}) the same method ends at "
+        f"{span(run['last']['auroc'] for run in known)}",
+        f"CORRECT ends at {span(kept)}",
+        f"an accuracy of {solved[0]} against {solved[1]}",
+        f"falls to {span(tens[0])} of the turns",
+        f"({span(tens[1])} in the last ten, {span(tens[2])} of the answers are right)",
+        f"at chance, {span(tens[3])}",
     )
+
+
+SUPERVISED = (("verdict/correct", 1), ("verdict/correct", -1), ("accuracy", -1), ("auroc", -1))
+"""Means over ten steps of the run with a supervised verdict, as the page names them."""
 
 
 def test_the_shipped_policy_answers_the_question_of_the_readme(
