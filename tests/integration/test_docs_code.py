@@ -35,7 +35,6 @@ def test_the_loop_over_a_chat_client_refines_until_the_policy_is_sure() -> None:
         (says("8+4*2", "CORRECT", 0.95), True),  # cut off: never a reason to stop
         (says("8+4*2", "CORRECT", 0.80), False),
         (says("8+4-2", "CORRECT", 0.85), False),
-        (says("8+4+2", "CORRECT", 0.99), False),
     ]
     asked: list[Any] = []
 
@@ -49,8 +48,6 @@ def test_the_loop_over_a_chat_client_refines_until_the_policy_is_sure() -> None:
     assert (answer, check.confidence, turn, len(asked)) == ("8+4-2", 0.85, 3, 3)
     assert asked[0] == svr.first_turn_messages(task, problem)
     assert "8+4*2" in asked[2][1]["content"]
-    answer, check, turn = namespace["solve"](lambda _: replies[1], task, problem, max_turns=4)
-    assert (answer, check.confidence, turn) == ("8+4*2", 0.80, 4)
 
 
 def test_the_controllers_in_the_readme_and_the_guide_run(
@@ -177,21 +174,16 @@ def test_every_command_of_the_documentation_runs_in_small_or_resolves(
 
 
 RUN_ELSEWHERE = re.compile(
-    r"make |pip install|\. \.venv|curl |tensorboard |export MINE_API_KEY|PYTHONPATH=|inspect eval"
-    r"|python (-m (pytest|tools\.|experiments\.)|examples/|turn_length\.py)|OMP_NUM_THREADS=1 "
+    r"$|#|make |pip install|\. \.venv|curl |tensorboard |export MINE_API_KEY|PYTHONPATH="
+    r"|python (-m (pytest|tools\.|experiments\.)|examples/|turn_length\.py)|inspect eval|OMP_NUM"
     r"|svr |.*# needs (a GPU|GPUs)"
 )
 """Commands that CI calls, that tests of their own run, or that need a GPU."""
 
 
 def test_every_other_command_is_run_by_a_test_of_its_own_or_needs_a_gpu() -> None:
-    lines = [
-        line
-        for name in PAGES
-        for block in blocks(page(name), "bash")
-        for line in block.splitlines()
-        if line and not line.startswith("#")
-    ]
+    shown = [block for name in PAGES for block in blocks(page(name), "bash")]
+    lines = [line for block in shown for line in block.splitlines()]
     assert [line for line in lines if not RUN_ELSEWHERE.match(line)] == []
 
 

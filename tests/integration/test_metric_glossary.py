@@ -78,13 +78,6 @@ def test_every_key_of_the_glossary_is_logged(run: Path) -> None:
     assert stages == {(stage, name) for stage in ("val", "test") for name in sets}
 
 
-def test_the_glossary_says_something_of_each_key_once() -> None:
-    assert len(set(KEYS)) == len(KEYS)
-    table = rows("### Training") + rows("### Evaluation")
-    assert all(len(row) == 4 and all(row) for row in table)
-    assert {key.split("/")[-1] for key in KEYS if key.startswith("<stage>")} == set(METRIC_NAMES)
-
-
 def test_the_fields_of_the_samples_file_are_described(run: Path) -> None:
     record = jsonl(run / "eval" / "test" / "samples.jsonl")[0]
     head, turn = under("### eval/NAME/samples.jsonl")
