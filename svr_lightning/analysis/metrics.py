@@ -16,13 +16,7 @@ from svr_lightning.analysis.intervals import (
     wilson_interval,
 )
 from svr_lightning.analysis.records import SampleRecord
-from svr_lightning.analysis.table import (
-    Floats,
-    ProblemTable,
-    TurnTable,
-    problem_table,
-    turn_tables,
-)
+from svr_lightning.analysis.table import ProblemTable, TurnTable, problem_table, turn_tables
 from svr_lightning.core.metrics import DEFINITIONS, METRIC_NAMES
 from svr_lightning.files import finite
 
@@ -62,9 +56,15 @@ def diagnose(table: TurnTable, resamples: int = RESAMPLES, seed: int = 0) -> dic
         ``resamples`` of the clusters.
     """
     problems = problem_table(table, table.outcome)
-    resampled = _resampled(problems, resamples, seed)
+    counts = resample_counts(table.cluster, resamples, seed)
+    drawn = ratio_resamples(problems.ratios(), counts)
+    if problems.self_checked:
+        for name in (name for name, one in DEFINITIONS.items() if one.terms is None):
+            drawn[name] = level_resamples(problems.turns_of(name), counts, calibration.auroc)
+        error = calibration.expected_calibration_error
+        drawn["ece"] = level_resamples(problems.turns, counts, error)
     return {
-        key: {"value": finite(value), "ci95": percentile_interval(resampled[key])}
+        key: {"value": finite(value), "ci95": percentile_interval(drawn[key])}
         for key, value in point_values(problems).items()
     }
 
@@ -89,17 +89,6 @@ def point_values(problems: ProblemTable) -> dict[str, float]:
         levels = calibration.levels_of(problems.turns["confidence"], problems.turns["correct"])
         values["ece"] = float(calibration.expected_calibration_error(levels))
     return values
-
-
-def _resampled(table: ProblemTable, resamples: int, seed: int) -> dict[str, Floats]:
-    counts = resample_counts(table.cluster, resamples, seed)
-    found = ratio_resamples(table.ratios(), counts)
-    if table.self_checked:
-        for name in (name for name, one in DEFINITIONS.items() if one.terms is None):
-            found[name] = level_resamples(table.turns_of(name), counts, calibration.auroc)
-        error = calibration.expected_calibration_error
-        found["ece"] = level_resamples(table.turns, counts, error)
-    return found
 
 
 def named_metrics(stage: str, results: Mapping[str, Any]) -> dict[str, float]:

@@ -86,8 +86,6 @@ def _listing(methods: Sequence[Method], most: int) -> Iterator[tuple[str, Run, l
         count = Counter(kind for _, kinds in found for kind in kinds)
         name = f"{method.name}: " if len(methods) > 1 else ""
         for kind, chosen in choose(found, most).items():
-            if not chosen:
-                continue
             total = count[kind] if kind in CLASSES else sum(not kinds for _, kinds in found)
             words = f"{name}{CLASSES.get(kind, kind)}, {total:,} of {len(found):,}"
             yield words, run, chosen

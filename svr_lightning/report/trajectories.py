@@ -80,5 +80,6 @@ def choose(found: Sequence[Filed], most: int) -> dict[str, list[Filed]]:
             if key in kinds or (key == OTHER and not kinds):
                 ranked.append((seen[record.dataset], index))
                 seen[record.dataset] += 1
-        chosen[key] = [left.pop(index) for _, index in sorted(ranked)[:most]]
+        if ranked and most:
+            chosen[key] = [left.pop(index) for _, index in sorted(ranked)[:most]]
     return chosen
