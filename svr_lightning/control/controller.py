@@ -354,7 +354,7 @@ class Controller:
             except StopIteration as end:
                 return end.value.ending, "", None
 
-    def _result(self, turns: Sequence[Turn], end: Ending | None = None, limit: str = "") -> Result:
+    def _result(self, turns: Sequence[Turn], end: Ending | None, limit: str) -> Result:
         """The result of turns that ended by themselves, or at a limit."""
         signals = [turn.signals for turn in turns]
         if end is None:

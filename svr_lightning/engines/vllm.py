@@ -46,8 +46,7 @@ class VLLMEngine(Engine):
 
     Args:
         gpu_memory_utilization: share of the GPU's memory for the engine, weights included.
-        sleep_level: what is released while the policy trains: 0 nothing; 1 the cache, weights
-            kept in host memory; 2 cache and weights. After a sleep, weights are always synced.
+        sleep_level: 2 releases cache and weights while the policy trains, 0 nothing.
         options: any other argument of ``vllm.LLM``, by its own name.
 
     Raises:
@@ -60,7 +59,7 @@ class VLLMEngine(Engine):
     def __init__(
         self,
         gpu_memory_utilization: float = 0.4,
-        sleep_level: Literal[0, 1, 2] = 0,
+        sleep_level: Literal[0, 2] = 0,
         options: dict[str, Any] | None = None,
     ) -> None:
         self.version = -1
