@@ -6,6 +6,7 @@ figures:
 - rollout: pipelined turns against turns in lock-step
 - serve: the server under load, every answer checked, and what a turn costs in it
 - step: one whole optimizer step against TRL's GRPOTrainer
+- update: memory and time of blockwise log-probabilities
 """
 
 import argparse
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from svr_lightning.files import write_json
 
-BENCHMARKS = ("rollout", "serve", "step")
+BENCHMARKS = ("rollout", "serve", "step", "update")
 
 
 def main(arguments: list[str]) -> int:

@@ -1,0 +1,169 @@
+"""Memory and time of the update's log-probabilities, block by block against all scores at once.
+
+    python -m tools.bench update --out tools/bench/results/update.json
+
+"Plain" is ``token_logprobs(hidden @ weight.T)``, "blocks" is ``linear_logprobs``; both forward and
+backward, gradients of hidden states and weight included, on a CPU (tests/gpu/test_update.py is for
+a GPU). The plain path needs more memory than most machines have: live bytes are counted exactly,
+tensor by tensor, on tensors without data. Temporaries inside one operation do not count, which
+favours the plain path.
+
+The backward pass reuses what the forward pass computed as far as a GiB holds it, and computes the
+rest again. Both ends are timed: everything kept, and nothing kept.
+"""
+
+import argparse
+import statistics
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from svr_lightning.core import linear_logprobs as blockwise
+from svr_lightning.core.linear_logprobs import linear_logprobs
+from svr_lightning.core.losses import token_logprobs
+from tools.bench.workloads import GIB, TEMPERATURE, this_machine
+
+VOCABULARY = 248_320
+TOKENS = 8 * 2048
+FEATURES = 2048
+TIMED = (1024, 32_768)
+"""Tokens and vocabulary of the timed sizes, in about the same proportion."""
+MOST_MEMORY, MOST_TIME, LARGEST_ERROR = 1 / 8, 1.15, 1e-5
+"""Limits of blocks / plain, and of the differences; the benchmark fails beyond them."""
+Sizes = tuple[int, int, int]
+"""Tokens, vocabulary, features."""
+
+
+def plain(hidden: Tensor, weight: Tensor, token_ids: Tensor) -> Tensor:
+    """Scores of the whole vocabulary, then their log-softmax."""
+    scores = torch.nn.functional.linear(hidden, weight).unsqueeze(0)
+    return token_logprobs(scores, token_ids.unsqueeze(0), TEMPERATURE)[0]
+
+
+PATHS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "plain": plain,
+    "blocks": lambda hidden, weight, ids: linear_logprobs(hidden, weight, None, ids, TEMPERATURE),
+}
+
+
+def inputs(sizes: Sizes) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states, weight, token ids."""
+    tokens, vocabulary, features = sizes
+    torch.manual_seed(0)
+    hidden = torch.randn(tokens, features, requires_grad=True)
+    weight = torch.randn(vocabulary, features).mul_(features**-0.5).requires_grad_()
+    return hidden, weight, torch.randint(vocabulary, (tokens,))
+
+
+def update(path: str, hidden: Tensor, weight: Tensor, token_ids: Tensor) -> Tensor:
+    """Forward and backward, with another incoming gradient for every token."""
+    hidden.grad = weight.grad = None
+    values = PATHS[path](hidden, weight, token_ids)
+    values.backward(torch.linspace(-1.0, 1.0, len(values)))
+    return values.detach()
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of all storages that operations have made and that are still alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._alive: dict[int, Any] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run it, then note its storages."""
+        given = {
+            t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)
+        }
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                storage = tensor.untyped_storage()
+                if storage._cdata not in given and storage._cdata not in self._alive:
+                    self._note(storage)
+        return result
+
+    def _note(self, storage: Any) -> None:
+        key, size = storage._cdata, storage.nbytes()
+
+        def gone(_: Any) -> None:
+            del self._alive[key]
+            self.now -= size
+
+        self._alive[key] = weakref.ref(storage, gone)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+
+
+def peak_gib(path: str, sizes: Sizes) -> float:
+    """Peak GiB beyond the inputs, counted on tensors without data."""
+    with FakeTensorMode():
+        given = inputs(sizes)
+        with LiveBytes() as live:
+            update(path, *given)
+    return float(live.peak / GIB)
+
+
+def agreement(sizes: Sizes) -> dict[str, float]:
+    """Largest differences of values, and of gradients relative to the largest gradient."""
+    given = inputs(sizes)
+    found = {}
+    for path in PATHS:
+        values = update(path, *given)
+        found[path] = (values, given[0].grad, given[1].grad)
+    gaps = [(a - b).abs().max() for a, b in zip(*found.values(), strict=True)]
+    largest = [1.0, *(g.abs().max() for g in found["plain"][1:] if g is not None)]
+    names = ("values", "grad_hidden", "grad_weight")
+    return {n: float(g / top) for n, g, top in zip(names, gaps, largest, strict=True)}
+
+
+def timing(sizes: Sizes, repeats: int) -> dict[str, Any]:
+    """Median seconds of both paths, taken in turns, after one that does not count."""
+    given = inputs(sizes)
+    clocks = {"wall": time.perf_counter, "cpu": time.process_time}
+    taken: dict[str, dict[str, list[float]]] = {c: {path: [] for path in PATHS} for c in clocks}
+    for _ in range(repeats + 1):
+        for path in PATHS:
+            began = {name: clock() for name, clock in clocks.items()}
+            update(path, *given)
+            for name, clock in clocks.items():
+                taken[name][path].append(clock() - began[name])
+    result: dict[str, Any] = dict(zip(("tokens", "vocabulary", "features"), sizes, strict=True))
+    for name, times in taken.items():
+        medians = {path: statistics.median(values[1:]) for path, values in times.items()}
+        result[name] = medians | {"ratio": medians["blocks"] / medians["plain"]}
+    return result
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """How often."""
+    parser.add_argument("--repeats", type=int, default=5)
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Memory, differences and time, and whether all of them are within their limits."""
+    peaks = {path: peak_gib(path, (TOKENS, VOCABULARY, FEATURES)) for path in PATHS}
+    share = peaks["blocks"] / peaks["plain"]
+    print(f"peak GiB beyond the inputs: {peaks}, blocks / plain {share:.4f} (limit {MOST_MEMORY})")
+    gaps = agreement((256, VOCABULARY, 256))
+    print(f"differences (limit {LARGEST_ERROR}): {gaps}")
+    rows = []
+    for kept in (blockwise.KEPT_BYTES, 0):
+        blockwise.KEPT_BYTES = kept
+        for features in (1024, FEATURES):
+            row = timing((*TIMED, features), options.repeats)
+            rows.append({"kept_bytes": kept, **row})
+            print(f"{TIMED[0]} tokens, {features} features, at most {kept / GIB:g} GiB kept: {row}")
+    # Of shared cores the processor time is ours.
+    in_time = all(row["cpu"]["ratio"] <= MOST_TIME for row in rows if row["kept_bytes"])
+    within = share <= MOST_MEMORY and max(gaps.values()) <= LARGEST_ERROR and in_time
+    found = {"peak_gib": peaks, "differences": gaps, "timing": rows, "within_limits": within}
+    return {**found, **this_machine()}
