@@ -33,6 +33,8 @@ class Recording:
     believed: Array
     """Whether it says CORRECT."""
     confidence: Array
+    says_correct: Array
+    """P(CORRECT), from the probability of the sampled verdict; one half without a verdict."""
     logprob: Array
     """Mean log-probability of the completion's tokens."""
     answer_logprob: Array
@@ -64,11 +66,17 @@ def recorded(rows: Sequence[Mapping[str, Any]]) -> Recording:
         accepted=column(lambda t: t["verdict"] == "CORRECT" and t["confidence"] >= GATE, bool),
         believed=column(lambda t: t["verdict"] == "CORRECT", bool),
         confidence=column(lambda t: t["confidence"]),
+        says_correct=column(_probability_of_correct),
         logprob=column(lambda t: t["completion_logprob"]),
         answer_logprob=column(lambda t: t.get("answer_logprob")),
         tokens=column(lambda t: t["prompt_tokens"] + t["completion_tokens"], int),
         answer=column(lambda t: t["answer_group"], int),
     )
+
+
+def _probability_of_correct(turn: Mapping[str, Any]) -> float:
+    probability = turn.get("verdict_probability", 0.5)
+    return probability if turn["verdict"] == "CORRECT" else 1 - probability
 
 
 def stopped(run: Recording, accepted: Array, fallback: Array) -> tuple[Array, Array]:
@@ -177,6 +185,7 @@ def row_of(modes: Mapping[str, dict[str, Recording]]) -> dict[str, Any]:
     found = {
         "right": run.right[:, 0].mean(),
         "auroc": first_auroc(run, slice(None)),
+        "auroc_verdict": auroc(run.says_correct[:, 0], run.right[:, 0]),
         "auroc_logprob": auroc(run.logprob[:, 0], run.right[:, 0]),
         "auroc_answer_logprob": auroc(run.answer_logprob[known, 0], run.right[known, 0]),
         "says_correct": run.believed[:, 0].mean(),

@@ -46,6 +46,13 @@ def test_adaptive_refinement_returns_the_first_accepted_turn_else_the_last() -> 
     assert tokens.tolist() == [20, 30]
 
 
+def test_a_verdict_says_with_which_probability_the_answer_is_right() -> None:
+    says = turn(True, 0.9, -0.1, 1) | {"verdict_probability": 0.8}
+    denies = turn(True, 0.1, -0.1, 1) | {"verdict_probability": 0.8}
+    run = recorded([{"turns": [says, denies, turn(True, 0.9, -0.1, 1)]}])
+    assert run.says_correct == pytest.approx(np.array([[0.8, 0.2, 0.5]]))
+
+
 def test_free_rules_stop_at_a_log_probability_or_take_the_majority() -> None:
     right, tokens = free_options(two_problems())
     assert tokens[:, 0].tolist() == [10, 10]  # the lowest level: every first turn is returned

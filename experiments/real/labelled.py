@@ -1,0 +1,83 @@
+"""``python -m experiments.real.labelled``: teach a self-check the labels of the start's own answers.
+
+The strongest simple rival of reinforcement learning on self-checks: no rollouts, one supervised
+pass over first turns that the start sampled on training problems. The answers stay as they were
+sampled; the self-check says what the label says.
+"""
+
+import argparse
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from experiments.real.recipes import SYSTEM
+from experiments.warmstart.documents import Document
+from experiments.warmstart.training import save, train
+from svr_lightning.core.prompts import chat
+
+CHECKS = {
+    True: "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>",
+    False: "<self_check>VERDICT: INCORRECT; CONFIDENCE: 0.1</self_check>",
+}
+CHECK_WEIGHT = 4.0
+"""Of a self-check's tokens; the sampled answer's weigh 1, so that the policy keeps solving."""
+
+
+def documents(recording: Path, seed: int) -> Iterator[Document]:
+    """Endless first turns, shuffled anew in each pass, with a self-check that is the label."""
+    lines = recording.read_text(encoding="utf-8").splitlines()
+    found = [document for line in lines if (document := labelled(json.loads(line)))]
+    rng = random.Random(seed)
+    while True:
+        yield from rng.sample(found, len(found))
+
+
+def labelled(row: dict[str, Any]) -> Document | None:
+    """A recorded problem's first turn; None where it was cut off or has no self-check."""
+    turn = row["turns"][0]
+    solution, check, _ = turn["text"].partition("<self_check>")
+    if turn["truncated"] or not check:
+        return None
+    return Document(
+        kind="labelled",
+        messages=chat(SYSTEM, row["question"]),
+        completion=solution + CHECKS[turn["correct"]],
+        correct=turn["correct"],
+    )
+
+
+def main() -> None:
+    """Train and save."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.real.labelled")
+    parser.add_argument("--start", type=Path, required=True, help="folder of the start")
+    parser.add_argument("--recording", type=Path, required=True, help="its samples.jsonl")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
+    parser.add_argument("--seed", type=int, required=True, help="of the order")
+    parser.add_argument("--steps", type=int, default=94, help="of 32 answers; 94 are two passes")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(options.seed)
+    tokenizer = AutoTokenizer.from_pretrained(options.start)
+    model = AutoModelForCausalLM.from_pretrained(
+        options.start, dtype=torch.float32, attn_implementation="eager"
+    )
+    train(
+        model,
+        tokenizer,
+        documents(options.recording, options.seed),
+        steps=options.steps,
+        rate=3e-4,
+        micro_batch=8,
+        check_weight=CHECK_WEIGHT,
+        report_every=10,
+    )
+    save(model, tokenizer, options.out)
+
+
+if __name__ == "__main__":
+    main()
