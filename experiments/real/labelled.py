@@ -1,4 +1,4 @@
-"""``python -m experiments.real.labelled``: teach a self-check the labels of the start's own answers.
+"""``python -m experiments.real.labelled``: teach a self-check the labels of its own answers.
 
 The strongest simple rival of reinforcement learning on self-checks: no rollouts, one supervised
 pass over first turns that the start sampled on training problems. The answers stay as they were
