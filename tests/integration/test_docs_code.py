@@ -113,10 +113,7 @@ def commands() -> list[str]:
 
 FEW = "[{name: few, task: countdown, path: 'embedded:countdown-tiny', split: test, limit: 4}]"
 SHORT = {
-    "fit": [
-        *("--config", str(ROOT / "tests" / "faults" / "small_run.yaml")),
-        *("--trainer.max_steps", "2", "--model.reference.every", "0"),
-    ],
+    "fit": ["--trainer.max_steps", "1", "--data.problems_per_step", "2", "--data.test", FEW],
     "test": ["--data.test", FEW],
 }
 """What makes a command one of seconds."""
@@ -133,7 +130,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "my_data.yaml").write_text(blocks(page("docs/train.md"), "yaml")[0])
     (folder / "data").mkdir()
     for name in ("train", "dev", "test"):
-        (folder / "data" / f"{name}.jsonl").write_text('{"problem": "1+1?", "answer": "2"}\n')
+        (folder / "data" / f"{name}.jsonl").write_text(2 * '{"problem": "1+1?", "answer": "2"}\n')
     rows = csv.DictReader((ROOT / "examples" / "log.csv").open())
     names = {"id": "question", "confidence": "p_true", "correct": "label", "tokens": "cost"}
     lines = [json.dumps({names.get(k, k): v for k, v in row.items()}) for row in rows]
