@@ -116,7 +116,6 @@ SHORT = {
     "fit": ["--trainer.max_steps", "1", "--data.problems_per_step", "2", "--data.test", FEW],
     "test": ["--data.test", FEW],
 }
-"""What makes a command one of seconds."""
 
 
 @pytest.fixture(scope="module")

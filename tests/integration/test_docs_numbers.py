@@ -270,7 +270,8 @@ def test_the_collapse_is_described_as_published() -> None:
     kept = [run["last"]["verdict/correct"] for run in runs["SVR without verification rewards"]]
     solved = [span(run["accuracy"] for run in runs[name]) for name in ("SVR+, every turn", "SVR")]
     supervised = published("tools/results/collapse_supervised.json")["runs"].values()
-    tens = [[run[key][at] for run in supervised] for key, at in SUPERVISED]
+    places = (("verdict/correct", 1), ("verdict/correct", -1), ("accuracy", -1), ("auroc", -1))
+    tens = [[run[key][at] for run in supervised] for key, at in places]
     said(
         "docs/results.md",
         f"at least {100 * found['expected']['break_even_accuracy']:.0f} % of",
@@ -283,10 +284,6 @@ def test_the_collapse_is_described_as_published() -> None:
         f"({span(tens[1])} in the last ten, {span(tens[2])} of the answers are right)",
         f"at chance, {span(tens[3])}",
     )
-
-
-SUPERVISED = (("verdict/correct", 1), ("verdict/correct", -1), ("accuracy", -1), ("auroc", -1))
-"""Means over ten steps of the run with a supervised verdict, as the page names them."""
 
 
 def test_the_shipped_policy_answers_the_question_of_the_readme(
