@@ -75,7 +75,7 @@ def recorded(rows: Sequence[Mapping[str, Any]]) -> Recording:
 
 
 def _probability_of_correct(turn: Mapping[str, Any]) -> float:
-    probability = turn.get("verdict_probability", 0.5)
+    probability = float(turn.get("verdict_probability", 0.5))
     return probability if turn["verdict"] == "CORRECT" else 1 - probability
 
 
