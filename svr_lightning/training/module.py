@@ -424,7 +424,7 @@ class SVRModule(PolicyModule):
         """Check that it fits; drop the reference if the run does not train."""
         if has_trainer(self) and self.trains:
             check_resumable(checkpoint)
-            self._collapse.seen = checkpoint["self_verification"]
+            self._collapse.seen = checkpoint.get("self_verification", [])
         self.serving.weights_replaced()
         check_adapters(checkpoint, adapter_facts(self.policy, self.policy_config.lora))
         if "state_dict" not in checkpoint:
