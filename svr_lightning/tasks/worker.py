@@ -63,12 +63,7 @@ _WARM_UP = (r"\binom{n}{2} + \sin^2 x", r"x \in (1, 2]"), (r"50\%", "0.5"), ("y 
 
 
 def equal_answers(answer: str, reference: str) -> bool:
-    r"""Whether an answer is mathematically equal to a reference; False where one is not read.
-
-    Examples:
-        >>> equal_answers(r"\sqrt{12}", r"2\sqrt{3}")
-        True
-    """
+    """Whether an answer is mathematically equal to a reference; False where one is not read."""
     for text in (answer, reference):
         steps = ((character in "([{") - (character in ")]}") for character in text)
         if len(text) > MAX_CHARACTERS or max(accumulate(steps), default=0) > MAX_DEPTH:
