@@ -12,7 +12,6 @@ installed, transformers would call it: run this in an environment without.
 
 import inspect
 import io
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
@@ -26,8 +25,6 @@ import torch
 import yaml
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, masking_utils
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
@@ -43,6 +40,7 @@ from svr_lightning.training.policy import load_policy
 from svr_lightning.training.reference import mix_reference
 from svr_lightning.training.update import batch_of, policy_update_loss
 from tools.bench.workloads import GIB
+from tools.live_bytes import LiveBytes
 from tools.shapes import qwen3_5
 
 LARGE = "Qwen/Qwen3.5-2B"
@@ -319,39 +317,6 @@ def _backward_pass(plan: Plan, model: Any, reference: Any, batch: Any, sharded: 
             update = policy_update_loss(model, reference, batch, spec)
         update.loss.backward()  # type: ignore[no-untyped-call]
     return int(live.peak)
-
-
-class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of all storages that operations have made and that are still alive."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = self.peak = 0
-        self._alive: dict[int, Any] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run it, then note its storages."""
-        given = {
-            t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)
-        }
-        result = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor):
-                storage = tensor.untyped_storage()
-                if storage._cdata not in given and storage._cdata not in self._alive:
-                    self._note(storage)
-        return result
-
-    def _note(self, storage: Any) -> None:
-        key, size = storage._cdata, storage.nbytes()
-
-        def gone(_: Any) -> None:
-            del self._alive[key]
-            self.now -= size
-
-        self._alive[key] = weakref.ref(storage, gone)
-        self.now += size
-        self.peak = max(self.peak, self.now)
 
 
 @contextmanager

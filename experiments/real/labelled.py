@@ -12,12 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 from experiments.real.recipes import SYSTEM
+from experiments.real.supervised import supervise
 from experiments.warmstart.documents import Document
-from experiments.warmstart.training import save, train
 from svr_lightning.core.prompts import chat
 
 CHECKS = {
@@ -60,23 +57,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True, help="of the order")
     parser.add_argument("--steps", type=int, default=94, help="of 32 answers; 94 are two passes")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.manual_seed(options.seed)
-    tokenizer = AutoTokenizer.from_pretrained(options.start)
-    model = AutoModelForCausalLM.from_pretrained(
-        options.start, dtype=torch.float32, attn_implementation="eager"
-    )
-    train(
-        model,
-        tokenizer,
+    supervise(
+        options.start,
+        options.out,
         documents(options.recording, options.seed),
+        seed=options.seed,
         steps=options.steps,
         rate=3e-4,
-        micro_batch=8,
         check_weight=CHECK_WEIGHT,
-        report_every=10,
     )
-    save(model, tokenizer, options.out)
 
 
 if __name__ == "__main__":

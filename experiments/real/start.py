@@ -3,11 +3,8 @@
 import argparse
 from pathlib import Path
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 from experiments.real.demonstrations import demonstrations
-from experiments.warmstart.training import save, train
+from experiments.real.supervised import supervise
 
 
 def main() -> None:
@@ -19,25 +16,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=128)
     parser.add_argument("--batch", type=int, default=32, help="demonstrations per step")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.manual_seed(options.seed)
-    tokenizer = AutoTokenizer.from_pretrained(options.model)
-    model = AutoModelForCausalLM.from_pretrained(
-        options.model, dtype=torch.float32, attn_implementation="eager"
-    )
-    train(
-        model,
-        tokenizer,
+    supervise(
+        options.model,
+        options.out,
         demonstrations(options.seed),
+        seed=options.seed,
         steps=options.steps,
-        rate=5e-4,
         batch=options.batch,
-        micro_batch=8,
-        report_every=10,
+        rate=5e-4,
     )
-    part = options.out.with_name(options.out.name + ".part")
-    save(model, tokenizer, part)
-    part.replace(options.out)
 
 
 if __name__ == "__main__":

@@ -15,20 +15,18 @@ rest again. Both ends are timed: everything kept, and nothing kept.
 import argparse
 import statistics
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from svr_lightning.core import linear_logprobs as blockwise
 from svr_lightning.core.linear_logprobs import linear_logprobs
 from svr_lightning.core.losses import token_logprobs
 from tools.bench.workloads import GIB, TEMPERATURE, this_machine
+from tools.live_bytes import LiveBytes
 
 VOCABULARY = 248_320
 TOKENS = 8 * 2048
@@ -68,39 +66,6 @@ def update(path: str, hidden: Tensor, weight: Tensor, token_ids: Tensor) -> Tens
     values = PATHS[path](hidden, weight, token_ids)
     values.backward(torch.linspace(-1.0, 1.0, len(values)))
     return values.detach()
-
-
-class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of all storages that operations have made and that are still alive."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = self.peak = 0
-        self._alive: dict[int, Any] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run it, then note its storages."""
-        given = {
-            t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)
-        }
-        result = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor):
-                storage = tensor.untyped_storage()
-                if storage._cdata not in given and storage._cdata not in self._alive:
-                    self._note(storage)
-        return result
-
-    def _note(self, storage: Any) -> None:
-        key, size = storage._cdata, storage.nbytes()
-
-        def gone(_: Any) -> None:
-            del self._alive[key]
-            self.now -= size
-
-        self._alive[key] = weakref.ref(storage, gone)
-        self.now += size
-        self.peak = max(self.peak, self.now)
 
 
 def peak_gib(path: str, sizes: Sizes) -> float:
