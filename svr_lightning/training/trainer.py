@@ -188,7 +188,7 @@ class SVRTrainer(HookedTrainer):
 
     fit_loop: RolloutFitLoop
     interrupt_waits = False
-    """Whether Ctrl-C was pressed during the optimizer steps of a rollout, which are finished."""
+    """Whether to end after the optimizer steps of a rollout, in which an interrupt came."""
 
     def __init__(
         self,
@@ -277,7 +277,11 @@ class SVRTrainer(HookedTrainer):
 
     @contextmanager
     def _finishing_updates(self) -> Iterator[None]:
-        """Within it, Ctrl-C lets the optimizer steps of a rollout finish, and a second one not."""
+        """Within it, Ctrl-C or SIGTERM lets the optimizer steps of a rollout finish.
+
+        A second one does not. Lightning alone would keep SIGTERM until a batch has ended, which
+        is a whole rollout or a whole evaluation.
+        """
 
         def interrupt(*_: Any) -> None:
             if not self.fit_loop.within_rollout or self.interrupt_waits:
@@ -286,16 +290,17 @@ class SVRTrainer(HookedTrainer):
             rank_zero_info("finishing the optimizer step, then saving; Ctrl-C again ends at once")
 
         self.interrupt_waits = False
-        own = signal.getsignal(signal.SIGINT)
-        theirs = own is not signal.default_int_handler or current_thread() is not main_thread()
-        if self.state.fn != "fit" or theirs:
-            yield
-            return
-        signal.signal(signal.SIGINT, interrupt)
+        defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+        ours = {n: own for n, own in defaults.items() if signal.getsignal(n) == own}
+        if current_thread() is not main_thread():
+            ours = {}
+        for number in ours:
+            signal.signal(number, interrupt)
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, own)
+            for number, own in ours.items():
+                signal.signal(number, own)
 
     def _save_interrupted(self) -> None:
         """Save ``last`` as it was after the latest rollout that was trained on.

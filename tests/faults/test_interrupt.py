@@ -1,4 +1,4 @@
-"""Ctrl-C saves a checkpoint, and the run resumes as if nothing had happened."""
+"""Ctrl-C and SIGTERM save a checkpoint, and the run resumes as if nothing had happened."""
 
 import os
 import signal
@@ -30,6 +30,8 @@ class Cut(SVRModule):
     def collect(self, problems: list[Problem]) -> Rollout:
         if self._is_here("rollout"):
             raise KeyboardInterrupt
+        if self._is_here("rollout, SIGTERM"):
+            os.kill(os.getpid(), signal.SIGTERM)
         return super().collect(problems)
 
     def training_step(self, rollout: Rollout, batch_idx: int) -> None:
@@ -42,6 +44,9 @@ class Cut(SVRModule):
             raise KeyboardInterrupt
         super().validation_step(*args, **options)
 
+    def test_step(self, *_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
 
 @pytest.fixture(autouse=True)
 def _ctrl_c() -> Iterator[None]:
@@ -49,6 +54,12 @@ def _ctrl_c() -> Iterator[None]:
     own = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, own)
+
+
+def few(split: str) -> DataSource:
+    return DataSource(
+        name=split, task="countdown", path="embedded:countdown-tiny", split=split, limit=6
+    )
 
 
 def run(folder: Path, place: tuple[str, int] | None = None, resume: Path | None = None) -> Cut:
@@ -63,10 +74,9 @@ def run(folder: Path, place: tuple[str, int] | None = None, resume: Path | None 
         val_check_interval=2,
         check_val_every_n_epoch=None,
     )
-    few = DataSource(name="train", task="countdown", path="embedded:countdown-tiny", limit=6)
     model = module()
     model.__class__, model.place = Cut, place
-    one.fit(model, data(train=few), ckpt_path=resume)
+    one.fit(model, data(train=few("train")), ckpt_path=resume)
     assert one.global_step == 6
     return model
 
@@ -84,6 +94,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Cut]:
         (("rollout", 0), 0),
         (("rollout", 2), 2),
         (("rollout", 3), 3),
+        (("rollout, SIGTERM", 2), 2),
         (("update", 1), 2),
         (("validation", 2), 2),
     ],
@@ -120,3 +131,10 @@ def test_a_run_that_was_interrupted_before_it_began_is_told_to_start_again(
         run(tmp_path)
     assert "there is no checkpoint yet, so start the run again" in caplog.text
     assert not (tmp_path / "checkpoints").exists()
+
+
+def test_sigterm_ends_an_evaluation_at_once(tmp_path: Path) -> None:
+    model = module()
+    model.__class__ = Cut
+    with pytest.raises((SystemExit, KeyboardInterrupt)):
+        trainer(tmp_path).test(model, data(test=[few("test")]))
