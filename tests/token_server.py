@@ -42,8 +42,8 @@ class TokenServer(ChatServer):
         """As it has loaded them."""
         self.pushes = 0
         self.fault = ""
-        """Of its completions: a status, ``drop``, ``garbage``, ``restarted``, ``infinite``; of all
-        that it is asked for: ``hang``, ``gone``."""
+        """Of its completions: a status, ``drop``, ``restarted``; of all that it is asked for:
+        ``hang``, ``gone``."""
         self.faulty = math.inf
         """Completions after which its fault is over."""
         self._version = "default"
@@ -64,8 +64,6 @@ class TokenServer(ChatServer):
                 return Reply(b"", drop=True)
         if self.fault.isdigit() and "generate" in path:
             return Reply(b'{"error": "too bad"}', int(self.fault))
-        if self.fault == "garbage":
-            return Reply(b"<html>")
         return Reply(json.dumps(self._said(path, body)).encode())
 
     def _said(self, path: str, body: dict[str, Any]) -> Any:
@@ -90,10 +88,9 @@ class TokenServer(ChatServer):
     def _completion(self, body: dict[str, Any]) -> dict[str, Any]:
         tokens = drawn(body)
         version = "default" if self.fault == "restarted" else self._version
-        nats = -9999.0 if self.fault == "infinite" else -0.5
         choice = {
             "token_ids": tokens,
-            "logprobs": {"content": [{"token_id": token, "logprob": nats} for token in tokens]},
+            "logprobs": {"content": [{"token_id": token, "logprob": -0.5} for token in tokens]},
             "finish_reason": "stop",
             "weight_versions": [{"version": version, "start": 0, "end": len(tokens)}],
         }

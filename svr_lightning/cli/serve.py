@@ -25,8 +25,8 @@ from svr_lightning.analysis.operating_point import (
 from svr_lightning.control.backends import Backend, EngineBackend, Upstream
 from svr_lightning.control.controller import Controller, Otherwise
 from svr_lightning.core.stopping import Confident, StopRule
-from svr_lightning.engines.chat_client import check_fields
-from svr_lightning.engines.openai import check_url, read_key
+from svr_lightning.engines.connections import check_url, read_key
+from svr_lightning.engines.openai import check_fields
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
 from svr_lightning.tasks import get_task

@@ -28,8 +28,7 @@ from svr_lightning.core.types import (
     TokenScores,
     Turn,
 )
-from svr_lightning.engines.chat_answers import read_answer, read_completion
-from svr_lightning.engines.server_error import ServerError, error_in
+from svr_lightning.engines.chat_answers import ServerError, error_in, read_answer, read_completion
 from svr_lightning.errors import one_line, require
 from svr_lightning.recipes.dialogues import (
     Dialogue,

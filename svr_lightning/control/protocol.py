@@ -2,9 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, ValidationError, convert
 
@@ -12,7 +11,7 @@ from svr_lightning.control.controller import Client, Controller, Result
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Decoding, Message, Turn
-from svr_lightning.engines.server_error import ServerError
+from svr_lightning.engines.chat_answers import ServerError
 from svr_lightning.errors import field_error, one_line
 
 LEAST_TEMPERATURE = 0.01
@@ -50,18 +49,35 @@ class _StreamOptions(Struct):
     include_usage: bool | None = None
 
 
+class _Part(Struct):
+    text: str
+
+
 class _Message(Struct):
-    role: Any = None
-    content: Any = None
-    tool_calls: Any = None
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[_Part]
+    tool_calls: Annotated[list[Any], Meta(max_length=0)] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.content, list):
+            self.content = "".join(part.text for part in self.content)
+        if not self.content.strip():
+            raise ValueError("content must be text")
+        self.content.encode()  # a lone surrogate is an error
+
+    @property
+    def plain(self) -> Message:
+        """As a policy reads it."""
+        role = "system" if self.role == "developer" else self.role
+        return {"role": role, "content": str(self.content)}
 
 
-class _Body(Struct):
+class ChatRequest(Struct):
     """The fields of a request that are read; null stands for a missing one."""
 
-    messages: list[_Message]
+    messages: Annotated[list[_Message], Meta(min_length=1)]
     model: str | None = None
-    n: int | None = None
+    n: Literal[1] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
@@ -72,32 +88,34 @@ class _Body(Struct):
     stream_options: _StreamOptions | None = None
     svr: Controls | None = None
 
+    @property
+    def question(self) -> str:
+        """The last message."""
+        return self.messages[-1].plain["content"]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatRequest:
-    """What a request asks for."""
+    @property
+    def context(self) -> list[Message]:
+        """The messages before it."""
+        return [message.plain for message in self.messages[:-1]]
 
-    question: str
-    """The last message."""
-    context: tuple[Message, ...]
-    """The messages before it."""
-    sampling: Decoding
-    """Of every turn; each has a seed of its own."""
-    seed: int | None
-    controls: Controls
-    stream: bool
-    include_usage: bool
-    ignored: tuple[str, ...]
-    """Names of fields without effect."""
+    def sampling(self, most: int) -> Decoding:
+        """Of every turn, with at most so many tokens."""
+        greedy = not self.temperature  # whatever the others say
+        return Decoding(
+            max_completion_tokens=min(
+                limit for limit in (most, self.max_tokens, self.max_completion_tokens) if limit
+            ),
+            temperature=self.temperature or 0.0,
+            top_p=1.0 if greedy or self.top_p is None else self.top_p,
+            top_k=0 if greedy else max(self.top_k or 0, 0),
+        )
 
 
-def read_request(body: bytes, model: str, max_tokens: int) -> ChatRequest:
-    """Read a request.
+def read_request(body: bytes, model: str) -> tuple[ChatRequest, list[str]]:
+    """Read a request for the model that is served.
 
-    Args:
-        body: JSON.
-        model: the one that is served.
-        max_tokens: completion limit of a turn, which a request may lower.
+    Returns:
+        The request, and names of fields without effect.
 
     Raises:
         ServerError: naming the field that is wrong.
@@ -107,66 +125,20 @@ def read_request(body: bytes, model: str, max_tokens: int) -> ChatRequest:
     except (ValueError, RecursionError) as error:
         raise refusal(400, f"the body is no JSON ({one_line(error)})") from error
     try:
-        found = convert(fields, _Body)
+        found = convert(fields, ChatRequest)
     except ValidationError as error:
         raise refusal(400, field_error(error, "the body")) from error
     if found.model is not None:
         require_model(found.model, model)
-    if found.n not in (None, 1):
-        raise refusal(400, "n must be 1")
     for name in _REFUSED:
         if fields.get(name) and fields[name] != {"type": "text"}:
             raise refusal(400, f"{name} is not supported; leave it out")
-    *context, question = _texts(found.messages)
-    options = found.stream_options or _StreamOptions()
-    return ChatRequest(
-        question=question["content"],
-        context=tuple(context),
-        sampling=_sampling(found, max_tokens),
-        seed=found.seed,
-        controls=found.svr or Controls(),
-        stream=bool(found.stream),
-        include_usage=bool(options.include_usage),
-        ignored=tuple(sorted(name[:40] for name in fields.keys() - _Body.__struct_fields__)),
-    )
-
-
-def _sampling(body: _Body, max_tokens: int) -> Decoding:
-    temperature = body.temperature or 0.0
-    if 0 < temperature < LEAST_TEMPERATURE:
-        raise refusal(400, f"temperature must be 0 or at least {LEAST_TEMPERATURE}")
-    limits = (max_tokens, body.max_tokens, body.max_completion_tokens)
-    greedy = temperature == 0  # whatever the others say
-    return Decoding(
-        max_completion_tokens=min(limit for limit in limits if limit is not None),
-        temperature=temperature,
-        top_p=1.0 if greedy or body.top_p is None else body.top_p,
-        top_k=0 if greedy else max(body.top_k or 0, 0),
-    )
-
-
-def _texts(messages: Sequence[_Message]) -> list[Message]:
-    """The messages as texts, of which the last one is the user's question."""
-    if not messages or messages[-1].role != "user":
+    if found.messages[-1].role != "user":
         raise refusal(400, "messages: the last one must be the user's question")
-    found = []
-    for index, message in enumerate(messages):
-        at, content = f"messages[{index}]", message.content
-        role = "system" if message.role == "developer" else message.role
-        if role not in ("system", "user", "assistant") or message.tool_calls:
-            raise refusal(400, f"{at}: tools and other roles are not supported; leave it out")
-        if isinstance(content, list):
-            parts = [part.get("text") if isinstance(part, dict) else None for part in content]
-            texts = [part for part in parts if isinstance(part, str)]
-            content = "".join(texts) if len(texts) == len(parts) else None
-        if not isinstance(content, str) or not content.strip():
-            raise refusal(400, f"{at}.content: must be text")
-        try:
-            content.encode()
-        except UnicodeEncodeError as error:
-            raise refusal(400, f"{at}.content: is no valid Unicode") from error
-        found.append({"role": role, "content": content})
-    return found
+    if 0 < (found.temperature or 0) < LEAST_TEMPERATURE:
+        raise refusal(400, f"temperature must be 0 or at least {LEAST_TEMPERATURE}")
+    others = fields.keys() - ChatRequest.__struct_fields__
+    return found, sorted(name[:40] for name in others)[:32]
 
 
 def controlled(
@@ -181,8 +153,9 @@ def controlled(
     Raises:
         ServerError: naming the control that is wrong.
     """
-    given, rule = request.controls, base.rule
+    given, rule = request.svr or Controls(), base.rule
     turns = base.max_turns if given.max_turns is None else given.max_turns
+    sampling = request.sampling(base.completion_limit)
     try:
         if turns > base.max_turns:
             raise ValueError(f"svr.max_turns must be at most {base.max_turns}")
@@ -195,7 +168,7 @@ def controlled(
             client=client,
             rule=rule,
             max_turns=turns,
-            max_completion_tokens=request.sampling.max_completion_tokens,
+            max_completion_tokens=sampling.max_completion_tokens,
             seconds=seconds,
             certificate=None,
         )
@@ -203,7 +176,7 @@ def controlled(
         raise refusal(400, str(error)) from error
     if base.certificate is None:
         return found, []
-    drawn = {name: getattr(request.sampling, name) for name in ("temperature", "top_p", "top_k")}
+    drawn = {name: getattr(sampling, name) for name in ("temperature", "top_p", "top_k")}
     other = found.departures(base.certificate, **drawn)
     if request.context:
         other.append(f"{len(request.context)} messages before the question")
@@ -234,24 +207,23 @@ def turn_json(turn: Turn) -> dict[str, Any]:
     }
 
 
-def svr_json(result: Result, uncertified: list[str], ignored: tuple[str, ...]) -> dict[str, Any]:
+def svr_json(result: Result, uncertified: list[str], ignored: list[str]) -> dict[str, Any]:
     """The ``svr`` field of an answer."""
-    turns = [turn_json(turn) for turn in result.turns]
     returned = result.returned
-    last = {} if returned is None else turns[returned.index - 1]
+    last = {} if returned is None else turn_json(returned)
     return {
         "outcome": result.outcome,
         "accepted": result.accepted,
         "answer": result.answer,
-        "returned_turn": None if returned is None else returned.index,
+        "returned_turn": last.get("turn"),
         "verdict": last.get("verdict"),
         "confidence": last.get("confidence"),
         "stop_reason": result.reason,
-        "turns": turns,
+        "turns": [turn_json(turn) for turn in result.turns],
         "certificate": None if result.certificate is None else result.certificate.id,
         "uncertified": uncertified,
         "unused": result.unused._asdict(),
-        "ignored": list(ignored[:32]),
+        "ignored": ignored,
     }
 
 
@@ -259,9 +231,8 @@ def error_json(error: ServerError) -> dict[str, Any]:
     """The body of an error answer, with the turns that ended before it."""
     kind = "invalid_request_error" if error.status < 500 else "server_error"
     shown = {"message": str(error), "type": kind, "param": None, "code": error.code}
-    turns = getattr(error, "turns", ())
-    kept = {"svr": {"turns": [turn_json(turn) for turn in turns]}} if turns else {}
-    return {"error": shown, **kept}
+    turns = [turn_json(turn) for turn in getattr(error, "turns", ())]
+    return {"error": shown} | ({"svr": {"turns": turns}} if turns else {})
 
 
 def answer_json(head: dict[str, Any], result: Result, svr: dict[str, Any]) -> dict[str, Any]:
@@ -289,23 +260,24 @@ def events(answer: dict[str, Any], *, include_usage: bool) -> str:
 
     Some clients read lines of 64 KB at most: the text comes in pieces, and the turns without texts.
     """
-    usage, (choice,) = answer["usage"], answer["choices"]
+    (choice,) = answer["choices"]
     turns = [{n: v for n, v in turn.items() if n != "text"} for turn in answer["svr"]["turns"]]
     head = {name: answer[name] for name in ("id", "created", "model")}
     head["object"] = "chat.completion.chunk"
-    role, *said = ({n: v} for n, v in choice["message"].items() if v is not None)
+    (_, role), *said = ((n, v) for n, v in choice["message"].items() if v is not None)
     texts = [
         {name: text[start : start + _PIECE]}
-        for ((name, text),) in (one.items() for one in said)
+        for name, text in said
         for start in range(0, len(text), _PIECE)
     ]
     chunks: list[dict[str, Any]] = [
-        head | {"choices": [{"index": 0, "delta": d, "finish_reason": f, "logprobs": None}]}
-        for d, f in [(role, None), *((text, None) for text in texts), ({}, choice["finish_reason"])]
+        head | {"choices": [{"index": 0, "delta": delta, "finish_reason": None, "logprobs": None}]}
+        for delta in [{"role": role}, *texts, {}]
     ]
+    chunks[-1]["choices"][0]["finish_reason"] = choice["finish_reason"]
     chunks[-1]["svr"] = answer["svr"] | {"turns": turns}
     if include_usage:
-        chunks.append(head | {"choices": [], "usage": usage})
+        chunks.append(head | {"choices": [], "usage": answer["usage"]})
     return "".join(f"data: {line}\n\n" for line in [*map(json.dumps, chunks), "[DONE]"])
 
 

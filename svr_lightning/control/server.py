@@ -9,10 +9,10 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Awaitable, Collection, Coroutine
+from dataclasses import dataclass
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -46,11 +46,12 @@ from svr_lightning.control.protocol import (
     turn_seed,
 )
 from svr_lightning.core.types import AnyCompletion, Message, Turn
-from svr_lightning.engines.server_error import ServerError
+from svr_lightning.engines.chat_answers import ServerError
 from svr_lightning.errors import one_line, typed_line
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
+Answered = tuple[Response, str]
+"""An answer, and what the metrics call it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,13 +94,12 @@ class Metrics:
     def count_turn(self, turn: Turn) -> None:
         """Count a turn and its tokens."""
         self.turns.inc()
-        self.tokens.labels("prompt").inc(turn.completion.prompt_tokens)
-        self.tokens.labels("completion").inc(turn.completion.completion_tokens)
+        self.count_tokens(turn.completion)
 
-    def count_unused(self, unused: Unused) -> None:
-        """Count the tokens of calls that became no turn."""
-        self.tokens.labels("prompt").inc(unused.prompt_tokens)
-        self.tokens.labels("completion").inc(unused.completion_tokens)
+    def count_tokens(self, spent: AnyCompletion | Unused) -> None:
+        """Count the tokens of a turn, or of calls that became none."""
+        self.tokens.labels("prompt").inc(spent.prompt_tokens)
+        self.tokens.labels("completion").inc(spent.completion_tokens)
 
 
 class ChatServer:
@@ -140,17 +140,14 @@ class ChatServer:
             Route("/health", self._health),
             Route("/metrics", self._show_metrics),
         ]
-        handlers: Any = {
-            ServerError: lambda _, error: _refusal(error),
-            HTTPException: _no_such_path,
-        }
+        handlers: Any = {ServerError: _refusal, HTTPException: _no_such_path}
         own = list(self._origins)
         pages = Middleware(CORSMiddleware, own, ["GET", "POST"], allow_headers=["*"])
         return Starlette(
             routes=routes,
             lifespan=self._lifespan,
             exception_handlers=handlers,
-            middleware=[pages] if self._origins else [],
+            middleware=[pages] if own else [],
         )
 
     @contextlib.asynccontextmanager
@@ -177,7 +174,7 @@ class ChatServer:
         return _json(self._listed)
 
     async def _health(self, request: Request) -> Response:
-        fault = self._policy.fault()
+        fault = self._policy.fault
         state = {"status": "ok"} if fault is None else {"status": "failing", "fault": fault}
         return _json(state, 200 if fault is None else 503)
 
@@ -210,16 +207,16 @@ class ChatServer:
         A separate ASGI application, since Starlette notices a disconnected client only when it
         sends something.
         """
+        request, stream = Request(scope, receive), _Stream(send)
         outcome, started = "disconnected", time.monotonic()
-        stream = _Stream(send)
         try:
-            response, outcome = await self._admit(Request(scope, receive), stream)
+            response, outcome = await self._admit(request, stream)
             self._metrics.seconds.observe(time.monotonic() - started)
         except ClientDisconnect:
             return
         except (Exception, asyncio.CancelledError) as error:
             refused = _as_refusal(error)
-            response, outcome = _refusal(refused), f"error_{refused.status}"
+            response, outcome = _refusal(request, refused), f"error_{refused.status}"
         finally:
             self._metrics.requests.labels(outcome).inc()
         if stream.begun:
@@ -227,8 +224,8 @@ class ChatServer:
         else:
             await response(scope, receive, send)
 
-    async def _admit(self, request: Request, stream: "_Stream") -> tuple[Response, str]:
-        """Answer a request if there is room for it; returns the answer and its outcome."""
+    async def _admit(self, request: Request, stream: "_Stream") -> Answered:
+        """Answer a request if there is room for it."""
         self._authorize(request)
         if self._running >= self.limits.requests:
             raise refusal(429, "too many requests in progress; retry later", retry_after="1")
@@ -238,10 +235,9 @@ class ChatServer:
             kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":  # which no page of elsewhere can send unasked
                 raise refusal(415, "the header Content-Type must be application/json")
-            body = await self._body(request)
-            chat = read_request(body, self._model, self._controller.completion_limit)
-            comment = stream.comment if chat.stream else None
-            return await self._while_connected(request.receive, self._answer(chat), comment)
+            chat, ignored = read_request(await self._body(request), self._model)
+            work = self._answer(chat, ignored)
+            return await self._while_connected(request, work, stream if chat.stream else None)
         finally:
             self._running -= 1
             self._metrics.running.dec()
@@ -261,52 +257,50 @@ class ChatServer:
             raise refusal(413, f"a body of {size} bytes; at most {self.limits.body} are read")
         return bytes(body)
 
-    async def _answer(self, chat: ChatRequest) -> tuple[Response, str]:
-        """Solve a question; returns the answer and its outcome."""
+    async def _answer(self, chat: ChatRequest, ignored: list[str]) -> Answered:
+        """Solve a question."""
         client = _client(self._policy, chat, next(self._numbers))
         controller, other = controlled(self._controller, chat, client, self.limits.seconds)
         if not self._policy.fits(controller.first_prompt(chat.question, chat.context)):
             raise refusal(400, "messages: too long for the policy's prompt")
-        if controller.at_once > 1 and chat.sampling.temperature == 0:
+        if controller.at_once > 1 and not chat.temperature:
             raise refusal(400, "temperature: must be above 0, or samples would all be the same")
         async with self._policy.room:
             result = await controller.solve_async(
                 chat.question, self._metrics.count_turn, context=chat.context
             )
-        self._metrics.count_unused(result.unused)
+        self._metrics.count_tokens(result.unused)
         if not (result.turns or result.refusal):
             raise refusal(504, f"no turn ended within the {result.reason}")
         head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time())}
         head["model"] = self._model
-        answer = answer_json(head, result, svr_json(result, other, chat.ignored))
+        answer = answer_json(head, result, svr_json(result, other, ignored))
         if not chat.stream:
             return _json(answer), result.outcome
-        content = events(answer, include_usage=chat.include_usage)
+        usage = chat.stream_options is not None and bool(chat.stream_options.include_usage)
+        content = events(answer, include_usage=usage)
         return Response(content, headers=_STREAMED, media_type=_EVENTS), result.outcome
 
     async def _while_connected(
-        self,
-        receive: Receive,
-        work: Coroutine[Any, Any, T],
-        comment: Callable[[], Awaitable[None]] | None,
-    ) -> T:
+        self, request: Request, work: Coroutine[Any, Any, Answered], stream: "_Stream | None"
+    ) -> Answered:
         """Do ``work``, but drop it, and raise ClientDisconnect, when the client disconnects.
 
-        Until then call ``comment`` from time to time.
+        Until then a stream gets comments.
         """
 
         async def disconnected() -> None:
-            while (await receive())["type"] != "http.disconnect":
+            while (await request.receive())["type"] != "http.disconnect":
                 pass
 
         task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
-        pause = self.limits.comment_seconds if comment else None
+        pause = self.limits.comment_seconds if stream else None
+        first = asyncio.FIRST_COMPLETED
         try:
             while not (task.done() or gone.done()):
-                first = asyncio.FIRST_COMPLETED
                 ended, _ = await asyncio.wait({task, gone}, timeout=pause, return_when=first)
-                if comment and not ended:
-                    await comment()
+                if stream and not ended:
+                    await stream.comment()
             if not task.done():
                 raise ClientDisconnect
             return task.result()
@@ -361,7 +355,8 @@ def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None
     return Response(body, status, headers, media_type="application/json")
 
 
-def _refusal(error: ServerError) -> Response:
+def _refusal(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ServerError)
     headers = {"retry-after": error.retry_after} if error.retry_after else None
     return _json(error_json(error), error.status, headers)
 
@@ -369,7 +364,7 @@ def _refusal(error: ServerError) -> Response:
 def _no_such_path(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{error.detail}: {request.method} {request.url.path}; the API is under /v1"
-    found = _refusal(refusal(error.status_code, one_line(message)))
+    found = _refusal(request, refusal(error.status_code, one_line(message)))
     found.headers.update(error.headers or {})
     return found
 
@@ -388,7 +383,6 @@ def _client(backend: Backend, chat: ChatRequest, number: int) -> Client:
 
     def complete(messages: list[Message], max_tokens: int) -> Awaitable[AnyCompletion]:
         seed = turn_seed(chat, number, next(turns))
-        sampling = replace(chat.sampling, max_completion_tokens=max_tokens)
-        return backend.complete(messages, sampling, seed)
+        return backend.complete(messages, chat.sampling(max_tokens), seed)
 
     return complete

@@ -13,9 +13,10 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, ValidationError, convert
 
 from svr_lightning.core.types import FinishReason, RemoteCompletion
-from svr_lightning.engines.server_error import ServerError, error_in, is_temporary
 from svr_lightning.errors import one_line
 
+TIMED_OUT = 408
+"""The status of an answer that did not come in time."""
 _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 _CUT = {"length", "max_tokens", "max_length", "max_output_tokens", "model_length", "token_limit"}
 """Words for a completion that reached a limit, in small letters."""
@@ -109,30 +110,6 @@ def read_completion(answer: Any, key: str | None = None) -> RemoteCompletion:
     return completion
 
 
-def _no_completion(answer: Any, key: str | None) -> ServerError:
-    """The error in the answer; if there is none, what came instead of a completion."""
-    said, code, status = error_in(answer, key)
-    if said:
-        return _of_answer(said, code, status)
-    kind = {dict: "an object", list: "a list", str: "text", type(None): "null"}
-    came = kind.get(type(answer), type(answer).__name__)
-    if isinstance(answer, dict) and answer:
-        came += " with " + ", ".join(map(str, answer))
-    return _unreadable(came)
-
-
-def _unreadable(came: str) -> ServerError:
-    message = f"no chat completion but {one_line(came)}"
-    return ServerError(message, status=200, temporary=True)
-
-
-def _of_answer(message: str, code: str | None, status: int) -> ServerError:
-    """An error within an answer of status 200; one that gives no status may pass."""
-    named = f"{message} ({code})" if code and code not in message else message
-    passes = is_temporary(status) if status else True
-    return ServerError(named, status=status or 200, code=code, temporary=passes)
-
-
 def _refusals(message: _Message) -> Iterator[str]:
     """What a refusal says, in a field or in parts of its own."""
     parts = message.content if isinstance(message.content, list) else []
@@ -190,3 +167,103 @@ def _whole(reasoning: str, content: str, reason: str) -> str:
     if not content and reason in _CUT:
         return thought  # cut off in mid-thought
     return f"{thought}{_THINK_CLOSE}\n" + content.removeprefix("\n")
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+class ServerError(ValueError):
+    """A request without a usable answer; its message is one line without the key.
+
+    Args:
+        message: what is wrong.
+        status: HTTP status, or the one that an error in an answer gives; 0 without an answer, 200
+            for one that cannot be used.
+        code: the server's own name of the error.
+        temporary: whether the request is worth sending again.
+        retry_after: the server's header.
+        refusal: the completion, if the model refused to answer.
+    """
+
+    tries = 1
+    """How often the request was sent."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        code: str | None = None,
+        temporary: bool = False,
+        retry_after: str | None = None,
+        refusal: RemoteCompletion | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.temporary = status, code, temporary
+        self.retry_after, self.refusal = retry_after, refusal
+
+
+def is_temporary(status: int) -> bool:
+    """Whether a request with this HTTP status is worth sending again."""
+    return status in (TIMED_OUT, 409, 429) or status >= 500
+
+
+def error_in(answer: Any, key: str | None = None) -> tuple[str, str | None, int]:
+    """The error in an answer, in any of the forms that servers use.
+
+    Args:
+        answer: bytes, or a JSON value.
+        key: taken out of the message.
+
+    Returns:
+        Its message in one short line, its code, and the HTTP status that it gives, or 0; an empty
+        message if a JSON value is no error.
+    """
+    text = ""
+    if isinstance(answer, bytes):
+        text = answer[:4000].decode("utf-8", errors="replace")
+        try:
+            answer = json.loads(text)
+        except (ValueError, RecursionError):
+            answer = None
+    if isinstance(answer, list) and len(answer) == 1:  # Gemini
+        answer = answer[0]
+    fields = answer if isinstance(answer, dict) else {}
+    error = fields.get("error") or ({} if "choices" in fields else fields)
+    code = None
+    if isinstance(error, dict):
+        code = error.get("code") or error.get("type")
+        found = error.get("message") or error.get("detail")
+        is_error = error is not fields or fields.get("object") == "error" or "detail" in fields
+        if not isinstance(found, str):
+            found = json.dumps(found or error) if is_error and error else text
+    else:
+        found = error if isinstance(error, str) else json.dumps(error)
+    # The key goes first: what is left of one that the line cuts could not be found.
+    message = one_line(found.replace(key, "[key]") if key else found)
+    status = code if type(code) is int and 400 <= code < 600 else 0
+    return message, None if code is None else one_line(code), status
+
+
+def _no_completion(answer: Any, key: str | None) -> ServerError:
+    """The error in the answer; if there is none, what came instead of a completion."""
+    said, code, status = error_in(answer, key)
+    if said:
+        return _of_answer(said, code, status)
+    kind = {dict: "an object", list: "a list", str: "text", type(None): "null"}
+    came = kind.get(type(answer), type(answer).__name__)
+    if isinstance(answer, dict) and answer:
+        came += " with " + ", ".join(map(str, answer))
+    return _unreadable(came)
+
+
+def _unreadable(came: str) -> ServerError:
+    message = f"no chat completion but {one_line(came)}"
+    return ServerError(message, status=200, temporary=True)
+
+
+def _of_answer(message: str, code: str | None, status: int) -> ServerError:
+    """An error within an answer of status 200; one that gives no status may pass."""
+    named = f"{message} ({code})" if code and code not in message else message
+    passes = is_temporary(status) if status else True
+    return ServerError(named, status=status or 200, code=code, temporary=passes)

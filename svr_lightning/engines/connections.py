@@ -1,34 +1,71 @@
-"""HTTP connections to servers of models."""
+"""HTTP requests to servers of models: bounded in size and time, and repeated where it may help."""
 
 import asyncio
+import json
 import math
-from itertools import cycle
+import os
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count, cycle
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
-from svr_lightning.engines.server_error import (
-    TIMED_OUT,
-    ServerError,
-    error_in,
-    is_temporary,
-)
-from svr_lightning.errors import ConfigError, one_line, typed_line
+from svr_lightning.engines.chat_answers import TIMED_OUT, ServerError, error_in, is_temporary
+from svr_lightning.errors import ConfigError, one_line, require, typed_line
 
 LARGEST_ANSWER = 8 * 2**20
 """Bytes of one answer; a longer one is not read."""
+LONGEST_WAIT = 60.0
+"""Longest wait between two tries, in seconds, whatever the server asks for."""
+_CONNECT_SECONDS = 10.0
 _TOGETHER = 4
 """Connections of a pool, about. Before and after each request, a pool looks at all that it has, and
 at all again for each that is idle: in one pool of 200 a request costs six times as much."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retries:
+    """How often a request is sent, and for how long. All times are in seconds."""
+
+    tries: int = 6
+    first_delay: float = 1.0
+    """Before the second try; each further delay is twice as long."""
+    timeout: float | None = 600.0
+    """Limit of one try, waiting in the server's queue included."""
+    patience: float = 1800.0
+    """No try begins later than this after the first one."""
+
+
+def retry_delay(tries: int, first_delay: float, draw: float, retry_after: str | None) -> float:
+    """Seconds to wait after ``tries`` failures: exponential, and at least what the server asks.
+
+    Args:
+        tries: from 1.
+        first_delay: seconds after the first failure.
+        draw: uniform in [0, 1); takes away up to half of the wait.
+        retry_after: the header, in seconds; a date is ignored.
+
+    Examples:
+        >>> retry_delay(3, 1.0, 0.5, None), retry_delay(1, 1.0, 0.0, "7")
+        (3.0, 7.0)
+    """
+    backoff: float = first_delay * 2 ** (tries - 1) * (1 - draw / 2)
+    header = retry_after or ""
+    seconds = float(header[:9]) if header.isascii() and header.isdigit() else 0.0
+    return min(max(backoff, seconds), LONGEST_WAIT)
 
 
 class Connections:
     """Connections that check certificates, follow no redirect and send the key.
 
     Args:
-        most: requests at the same time, about, which the caller sees to.
-        connect_seconds: to connect within.
+        most: requests at the same time; further ones wait.
+        retries: of each request.
         key: sent as bearer token, and kept out of messages.
         kept: whether a connection serves several requests.
 
@@ -37,16 +74,16 @@ class Connections:
     """
 
     def __init__(
-        self, most: int, connect_seconds: float, *, key: str | None = None, kept: bool = True
+        self, most: int, retries: Retries, *, key: str | None = None, kept: bool = True
     ) -> None:
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-        self._key = key
+        self._key, self._retries, self._slots = key, retries, asyncio.Semaphore(most)
         try:
             context = httpx.create_ssl_context()  # once, since it reads all certificates
             self._pools = [
                 httpx.AsyncClient(
                     headers=headers | ({"Authorization": f"Bearer {key}"} if key else {}),
-                    timeout=httpx.Timeout(None, connect=connect_seconds),
+                    timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
                     limits=httpx.Limits(max_keepalive_connections=None if kept else 0),
                     verify=context,
                 )
@@ -59,20 +96,43 @@ class Connections:
             ) from error
         self._next = cycle(self._pools)
 
-    async def exchange(self, url: str, data: bytes | None, timeout: float | None) -> bytes:
-        """Send a request, POST where it has data, and read the whole answer.
+    async def exchange(
+        self, url: str, body: Mapping[str, Any] | None, read: Callable[[bytes], T], seed: int = 0
+    ) -> T:
+        """Send a request, POST where it has a body, until it is answered.
 
         Args:
             url: where to.
-            data: the body; None for GET.
-            timeout: seconds until the end of the answer.
+            body: sent as JSON; None for GET.
+            read: reads an answer of status 200; a temporary error of it is a reason to ask again.
+            seed: of the waits between tries.
 
         Raises:
-            ServerError: if there is none, or its status is not 200.
+            ServerError: of the last try.
         """
+        data = None if body is None else json.dumps(body).encode("ascii")
+        jitter, clock = random.Random(seed), asyncio.get_running_loop().time  # noqa: S311
+        async with self._slots:
+            deadline = clock() + self._retries.patience
+            for tries in count(1):
+                try:
+                    return read(await self._try(url, data))
+                except ServerError as error:
+                    error.tries = tries
+                    first, draw = self._retries.first_delay, jitter.random()
+                    delay = retry_delay(tries, first, draw, error.retry_after)
+                    last = tries >= self._retries.tries or clock() + delay > deadline
+                    if last or not error.temporary:
+                        raise
+                await asyncio.sleep(delay)
+        raise AssertionError
+
+    async def _try(self, url: str, data: bytes | None) -> bytes:
+        """The whole answer, if its status is 200."""
+        timeout = self._retries.timeout
         try:
             async with asyncio.timeout(timeout):
-                response, answer = await self._exchange(url, data)
+                response, answer = await self._send(url, data)
         except TimeoutError as error:
             limit = f"no answer within {timeout:.4g} seconds"
             raise ServerError(limit, temporary=True, status=TIMED_OUT) from error
@@ -97,7 +157,7 @@ class Connections:
             retry_after=header if readable else None,
         )
 
-    async def _exchange(self, url: str, data: bytes | None) -> tuple[httpx.Response, bytes]:
+    async def _send(self, url: str, data: bytes | None) -> tuple[httpx.Response, bytes]:
         body = bytearray()
         method = "GET" if data is None else "POST"
         async with next(self._next).stream(method, url, content=data) as response:
@@ -126,3 +186,43 @@ def _through(url: str) -> str:
         return ""
     named = one_line(f"{proxy.scheme}://{proxy.hostname}:{proxy.port or ''}").rstrip(":")
     return f" (through the proxy {named} of the environment; NO_PROXY={host} avoids it)"
+
+
+def read_key(variable: str | None, option: str, *, needed: bool = True) -> str | None:
+    """The key in an environment variable, if one is named; None if it is not set.
+
+    Raises:
+        ConfigError: naming the option, if it is not set and ``needed``, or is no plain text.
+    """
+    if variable is None:
+        return None
+    key = os.environ.get(variable, "").strip()
+    require(bool(key) or not needed, f"{option} {variable}: this variable is not set")
+    require(
+        key.isascii() and key.isprintable(),
+        f"{option} {variable}: the key has characters that a header cannot hold",
+    )
+    return key or None
+
+
+def check_url(url: str, option: str) -> None:
+    """Refuse what is not a plain address. The message names the option and shows no password.
+
+    Raises:
+        ConfigError: if it is none, or ends in /completions.
+    """
+    try:
+        parts = urlsplit(url)
+        complete = parts.scheme in ("http", "https") and bool(parts.hostname)
+        _ = parts.port
+    except ValueError:
+        complete = False
+    if not complete or any(not c.isprintable() or c.isspace() for c in url):
+        raise ConfigError(f"{option} is no address such as http://127.0.0.1:8000/v1")
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        raise ConfigError(
+            f"{option} must be an address alone, without user, password or query; a key belongs "
+            "into an environment variable such as OPENAI_API_KEY"
+        )
+    if url.endswith("/completions"):
+        raise ConfigError(f"{option} ends before /chat/completions, usually in /v1")

@@ -1,28 +1,24 @@
-"""A server that speaks the OpenAI chat-completions protocol, as an engine.
+"""A server that speaks the OpenAI chat-completions protocol: requests to it, and it as an engine.
 
 Answers are kept in a journal, if there is one, before they are used, so that an interrupted
 evaluation does not ask for them again.
 """
 
+import hashlib
 import json
-import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
-from svr_lightning.core.types import FinishReason, RemoteCompletion
-from svr_lightning.engines.base import Engine, Refusal, Request, TextOutput
-from svr_lightning.engines.chat_client import (
-    ChatClient,
-    Fields,
-    Retries,
-    check_fields,
-    request_body,
-    request_key,
-)
-from svr_lightning.engines.in_flight import InFlight
-from svr_lightning.engines.server_error import ServerError
+from msgspec import convert
+
+from svr_lightning.core.types import Decoding, Message, RemoteCompletion
+from svr_lightning.engines.base import Refusal, Request, TextOutput
+from svr_lightning.engines.chat_answers import ServerError, read_answer
+from svr_lightning.engines.connections import Connections, Retries, check_url, read_key
+from svr_lightning.engines.in_flight import RemoteEngine
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import LineJournal
 
@@ -30,6 +26,60 @@ ANSWERS = "answers.jsonl"
 DEFAULT_KEY = "OPENAI_API_KEY"
 REFUSALS = 8
 """Number of refused requests before the first answer that stops the run."""
+PATH = "/chat/completions"
+SEEDS = 2**31
+"""Seeds are smaller: some servers take 32 bits with a sign."""
+Fields = Mapping[str, str | None]
+"""From fields of a request to what a server calls them; None leaves a field out."""
+_SENT = ("max_tokens", "temperature", "top_p", "seed", "top_k", "chat_template_kwargs", "logprobs")
+
+
+def request_body(
+    model: str,
+    messages: Sequence[Message],
+    sampling: Decoding,
+    seed: int,
+    *,
+    chat_template_kwargs: Mapping[str, Any],
+    logprobs: bool = False,
+    fields: Fields | None = None,
+) -> dict[str, Any]:
+    """The body of a request. Fields that only some servers know are sent only if they are set."""
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": list(messages),
+        "max_tokens": sampling.max_completion_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "seed": seed % SEEDS,
+    }
+    if sampling.top_k:
+        body["top_k"] = sampling.top_k
+    if chat_template_kwargs:
+        body["chat_template_kwargs"] = dict(chat_template_kwargs)
+    if logprobs:
+        body["logprobs"] = True
+    named = {name: (fields or {}).get(name, name) for name in body}
+    return {own: body[name] for name, own in named.items() if own is not None}
+
+
+def check_fields(fields: Any, option: str) -> Fields:
+    """Refuse what renames no field of a request.
+
+    Raises:
+        ConfigError: naming the option.
+    """
+    valid = isinstance(fields, Mapping) and all(
+        name in _SENT and (own is None or isinstance(own, str)) for name, own in fields.items()
+    )
+    require(valid, f"{option} must map some of {', '.join(_SENT)} to other names, or to null")
+    return dict(fields)
+
+
+def request_key(body: Mapping[str, Any], seed: int) -> str:
+    """A key of a request with all its content and its seed, even if that is not sent."""
+    content = json.dumps({**body, "seed": seed}, sort_keys=True)
+    return hashlib.sha256(content.encode("ascii")).hexdigest()
 
 
 class AnswerJournal(LineJournal[str, RemoteCompletion]):
@@ -37,27 +87,14 @@ class AnswerJournal(LineJournal[str, RemoteCompletion]):
 
     def add(self, key: str, answer: RemoteCompletion) -> None:
         """Keep an answer."""
-        line = {
-            "key": key,
-            "text": answer.text,
-            "finish_reason": answer.finish_reason.value,
-            "prompt_tokens": answer.prompt_tokens,
-            "completion_tokens": answer.completion_tokens,
-            "tokens": answer.tokens,
-        }
-        self.write(json.dumps(line).encode("ascii") + b"\n", key, answer)
+        line = json.dumps({"key": key, **asdict(answer)})
+        self.write(line.encode("ascii") + b"\n", key, answer)
 
     def read(self, line: bytes, number: int) -> tuple[str, RemoteCompletion]:
         """The answer of a line with its request key."""
         try:
             fields = json.loads(line)
-            return str(fields["key"]), RemoteCompletion(
-                text=str(fields["text"]),
-                finish_reason=FinishReason(fields["finish_reason"]),
-                prompt_tokens=int(fields["prompt_tokens"]),
-                completion_tokens=int(fields["completion_tokens"]),
-                tokens=tuple((str(text), float(nats)) for text, nats in fields.get("tokens", ())),
-            )
+            return str(fields["key"]), convert(fields, RemoteCompletion)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ConfigError(
                 f"{self.path}, line {number}: no answer of a server; remove the line, or the file "
@@ -65,7 +102,7 @@ class AnswerJournal(LineJournal[str, RemoteCompletion]):
             ) from error
 
 
-class OpenAIEngine(Engine):
+class OpenAIEngine(RemoteEngine):
     """Asks a server for completions. For evaluation only: it returns no token ids.
 
     Args:
@@ -101,6 +138,7 @@ class OpenAIEngine(Engine):
         logprobs: bool = False,
         fields: dict[str, str | None] | None = None,
     ) -> None:
+        super().__init__()
         self.base_url = base_url.rstrip("/")
         check_url(self.base_url, "model.engine.base_url")
         limits = {"concurrency": concurrency, "timeout": timeout, "tries": tries}
@@ -110,8 +148,7 @@ class OpenAIEngine(Engine):
             bool(model_name.strip()),
             "model.engine.model_name is empty; give the name that the server lists",
         )
-        self.model_name = model_name
-        self.api_key_env = api_key_env
+        self.model_name, self.api_key_env = model_name, api_key_env
         self.max_batch = concurrency
         self.retries = Retries(tries=tries, first_delay=first_delay, timeout=timeout)
         self.logprobs = logprobs
@@ -119,19 +156,13 @@ class OpenAIEngine(Engine):
         self.journal: AnswerJournal | None = None
         self.chat_template_kwargs: Mapping[str, Any] = {}
         self.api_key()  # a variable that is not set is reported before any data is read
-        self._requests = InFlight[RemoteCompletion | str]()
-        self._client: ChatClient
         self._recalled: list[TextOutput] = []
         self._answered = self._refused = 0
 
-    @property
-    def key_name(self) -> str:
-        """The environment variable that is read."""
-        return self.api_key_env or DEFAULT_KEY
-
     def api_key(self) -> str | None:
         """The key, read where it is used; see :func:`read_key`."""
-        return read_key(self.key_name, "model.engine.api_key_env", needed=bool(self.api_key_env))
+        named = self.api_key_env is not None
+        return read_key(self.api_key_env or DEFAULT_KEY, "model.engine.api_key_env", needed=named)
 
     def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
         """The server has the model."""
@@ -155,15 +186,8 @@ class OpenAIEngine(Engine):
         if known is not None:
             self._recalled.append(TextOutput(id=request.id, completion=known, recalled=True))
             return
-        if not self._requests.is_open:
-            self._client = ChatClient(
-                self.base_url,
-                key=self.api_key(),
-                concurrency=self.max_batch,
-                retries=self.retries,
-            )
-            self._requests.open()
-        self._requests.start(request.id, self._complete, body, request.seed, key)
+        ask = self.loop().start_task_soon
+        self._running[request.id] = ask(self._complete, body, request.seed, key)
 
     def step(self) -> list[TextOutput | Refusal]:
         """Wait until at least one request has ended.
@@ -173,7 +197,7 @@ class OpenAIEngine(Engine):
         """
         ended: list[TextOutput | Refusal] = [*self._recalled]
         self._recalled.clear()
-        answers = self._requests.take(wait=not ended)
+        answers = self.take(wait=not ended)
         return ended + [self._result(number, answer) for number, answer in answers]
 
     def cancel(self) -> None:
@@ -181,9 +205,9 @@ class OpenAIEngine(Engine):
         self._recalled.clear()
         self.sleep()
 
-    def sleep(self) -> None:
-        """Close the connections; the next submit opens new ones."""
-        self._requests.close(lambda: self._client.close())  # opened by the first submit
+    def connect(self) -> Connections:
+        """Connections with the key."""
+        return Connections(self.max_batch, self.retries, key=self.api_key())
 
     def _result(self, number: int, answer: RemoteCompletion | str) -> TextOutput | Refusal:
         if isinstance(answer, RemoteCompletion):
@@ -196,7 +220,7 @@ class OpenAIEngine(Engine):
             return TextOutput(id=number, completion=answer)
         self._refused += 1
         # One prompt may be too long. If all are refused, the requests are wrong.
-        answered = self._answered + (0 if self.journal is None else len(self.journal.entries))
+        answered = self._answered or (self.journal is not None and self.journal.entries)
         if self._refused >= REFUSALS and not answered:
             raise ConfigError(
                 f"{self.base_url} completed none of the first {self._refused} prompts: "
@@ -212,8 +236,9 @@ class OpenAIEngine(Engine):
         Raises:
             ConfigError: if no request can have one.
         """
+        read = partial(read_answer, key=self.api_key())
         try:
-            answer = await self._client.complete(body, seed)
+            answer = await self._http.exchange(self.base_url + PATH, body, read, seed)
         except ServerError as error:
             return self._reason(error)
         if self.journal is not None:
@@ -239,47 +264,7 @@ class OpenAIEngine(Engine):
         else:
             fault = (
                 f"answers with {error}; check model.engine.base_url, model.engine.model_name="
-                f"{self.model_name!r}, and the key in {self.key_name}, whose name "
-                "model.engine.api_key_env sets"
+                f"{self.model_name!r}, and the key in {self.api_key_env or DEFAULT_KEY}, whose "
+                "name model.engine.api_key_env sets"
             )
         raise ConfigError(f"{self.base_url} {fault}") from error
-
-
-def read_key(variable: str | None, option: str, *, needed: bool = True) -> str | None:
-    """The key in an environment variable, if one is named; None if it is not set.
-
-    Raises:
-        ConfigError: naming the option, if it is not set and ``needed``, or is no plain text.
-    """
-    if variable is None:
-        return None
-    key = os.environ.get(variable, "").strip()
-    require(bool(key) or not needed, f"{option} {variable}: this variable is not set")
-    require(
-        key.isascii() and key.isprintable(),
-        f"{option} {variable}: the key has characters that a header cannot hold",
-    )
-    return key or None
-
-
-def check_url(url: str, option: str) -> None:
-    """Refuse what is not a plain address. The message names the option and shows no password.
-
-    Raises:
-        ConfigError: if it is none, or ends in /completions.
-    """
-    try:
-        parts = urlsplit(url)
-        complete = parts.scheme in ("http", "https") and bool(parts.hostname)
-        _ = parts.port
-    except ValueError:
-        complete = False
-    if not complete or any(not c.isprintable() or c.isspace() for c in url):
-        raise ConfigError(f"{option} is no address such as http://127.0.0.1:8000/v1")
-    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-        raise ConfigError(
-            f"{option} must be an address alone, without user, password or query; a key belongs "
-            f"into an environment variable such as {DEFAULT_KEY}"
-        )
-    if url.endswith("/completions"):
-        raise ConfigError(f"{option} ends before /chat/completions, usually in /v1")

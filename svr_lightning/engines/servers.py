@@ -11,41 +11,35 @@ import json
 import shutil
 import uuid
 import warnings
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import torch
 from lightning.pytorch.utilities import rank_zero_only
+from msgspec import Meta, Struct, convert
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from svr_lightning.engines.base import Engine, Output, Request
-from svr_lightning.engines.connections import Connections
-from svr_lightning.engines.generate_protocol import (
-    Facts,
-    generate_body,
-    read_facts,
-    read_generation,
-)
-from svr_lightning.engines.in_flight import InFlight
+from svr_lightning.core.types import FinishReason
+from svr_lightning.engines.base import Output, Request
+from svr_lightning.engines.chat_answers import ServerError
+from svr_lightning.engines.connections import Connections, Retries, check_url
+from svr_lightning.engines.in_flight import RemoteEngine
 from svr_lightning.engines.lora import acting_weights
-from svr_lightning.engines.openai import check_url
-from svr_lightning.engines.server_error import TIMED_OUT, ServerError
 from svr_lightning.engines.vllm_process import processes
 from svr_lightning.engines.vllm_weights import is_tied, is_vision, wrap
 from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.files import check_folder
 
-FILE_BYTES = 2**30
-"""Weights are written in files of about this size, which is the additional memory needed."""
-_CONNECT_SECONDS = 10.0
-_PAUSE = 0.5
-"""Seconds before a request is repeated after a lost connection."""
+LOGPROBS_MODE = "processed_logprobs"
+"""The servers', so that log-probabilities are those at the sampling temperature."""
+_UNREADABLE = (ValueError, RecursionError)  # msgspec's errors are ValueErrors
+T = TypeVar("T")
 
 
-class ServersEngine(Engine):
+class ServersEngine(RemoteEngine):
     """Sends requests to vLLM servers that serve the policy.
 
     Each is started with ``VLLM_SERVER_DEV_MODE=1``, ``--enable-scale-out`` and ``--logprobs-mode
@@ -62,6 +56,7 @@ class ServersEngine(Engine):
     """
 
     def __init__(self, urls: list[str], folder: str, timeout: float = 600.0) -> None:
+        super().__init__()
         self.urls = [url.rstrip("/").removesuffix("/v1") for url in urls]
         for url in self.urls:
             check_url(url, "model.engine.urls")
@@ -76,9 +71,8 @@ class ServersEngine(Engine):
         self.faults: dict[str, str] = {}
         """Servers that are left out, with the reason."""
         self._facts: dict[str, Facts] = {}
-        self._running: dict[str, int] = {}
-        self._requests = InFlight[Output]()
-        self._run, self._syncs, self._weights = uuid.uuid4().hex[:8], 0, ""
+        self._busy = dict.fromkeys(self.urls, 0)
+        self._weights = ""
 
     @property
     def in_use(self) -> list[str]:
@@ -102,14 +96,14 @@ class ServersEngine(Engine):
         Raises:
             ConfigError: if the folder cannot be written to, or no server has loaded them.
         """
-        if len(self._requests):
+        if self._running:
             raise RuntimeError("the engine cannot take new weights while it completes requests")
         self.version = -1
-        self._weights = _from_first(f"{self._run}-{self._syncs}")
-        self._syncs += 1
+        self._weights = _from_first(uuid.uuid4().hex)
         folder = Path(self.folder).absolute() / self._weights
         try:
-            self._save(model, folder)
+            if _is_first():
+                self._save(model, folder)
             if processes() > 1:
                 torch.distributed.barrier()  # none of them samples with the old weights any more
             self._update(partial(self._load, folder))
@@ -119,21 +113,15 @@ class ServersEngine(Engine):
         self.version = version
 
     def _save(self, model: Any, folder: Path) -> None:
-        """Write weight by weight, in the type that they are served in."""
-        if not _is_first():
-            return
-        part: dict[str, torch.Tensor] = {}
-        number = 0
-        wrapped = self._facts[self.in_use[0]].wrapped if self.in_use else False
-        weights = [w for w in acting_weights(model) if not is_vision(w.name)]
+        """Write a file for each weight, in the type that they are served in."""
+        wrapped = any(self._facts[url].wrapped for url in self.in_use)
         try:
             folder.mkdir(parents=True)
-            for index, weight in enumerate(weights, start=1):
-                name = wrap(weight.name) if wrapped else weight.name
-                part[name] = weight.read().to("cpu", self.dtype).contiguous()
-                if index == len(weights) or sum(w.nbytes for w in part.values()) >= FILE_BYTES:
-                    save_file(part, folder / f"model-{number:05}.safetensors")
-                    part, number = {}, number + 1
+            for number, weight in enumerate(acting_weights(model)):
+                if not is_vision(weight.name):
+                    name = wrap(weight.name) if wrapped else weight.name
+                    value = weight.read().to("cpu", self.dtype).contiguous()
+                    save_file({name: value}, folder / f"{number:05}.safetensors")
         except (OSError, SafetensorError) as error:  # the latter is no OSError
             reason = getattr(error, "strerror", None) or one_line(error)
             raise ConfigError(
@@ -141,11 +129,10 @@ class ServersEngine(Engine):
             ) from error
 
     def submit(self, request: Request) -> None:
-        """Queue a request; it goes to the least busy server once there is room."""
+        """Send a request to the least busy server."""
         if self.version < 0:
             raise RuntimeError("the servers have no weights; the engine has to be synced first")
-        self._open()
-        self._requests.start(request.id, self._complete, request)
+        self._running[request.id] = self.loop().start_task_soon(self._complete, request)
 
     def step(self) -> list[Output]:
         """Wait until at least one request has ended.
@@ -153,28 +140,12 @@ class ServersEngine(Engine):
         Raises:
             ConfigError: if no server is left.
         """
-        return [output for _, output in self._requests.take(wait=True)]
+        return [output for _, output in self.take(wait=True)]
 
-    def cancel(self) -> None:
-        """Stop all requests."""
-        self.sleep()
-
-    def drop(self, request_id: int) -> None:
-        """Stop one request."""
-        self._requests.drop(request_id)
-
-    def sleep(self) -> None:
-        """Close the connections; the next submit opens new ones."""
-        self._requests.close(lambda: self._http.close())
-
-    def _open(self) -> None:
-        if not self._requests.is_open:
-            self._requests.open()
-            slots = max(self.max_batch, len(self.urls))
-            self._room = asyncio.Semaphore(slots)
-            self._running = dict.fromkeys(self.urls, 0)
-            # None is kept open: a server may close an idle one just when it is used again.
-            self._http = Connections(slots, _CONNECT_SECONDS, kept=False)
+    def connect(self) -> Connections:
+        """None is kept open: a server may close an idle one just when it is used again."""
+        retries = Retries(tries=2, first_delay=0.5, timeout=self.timeout, patience=self.timeout)
+        return Connections(max(self.max_batch, len(self.urls)), retries, kept=False)
 
     # --- all servers -----------------------------------------------------------------------------
 
@@ -184,25 +155,33 @@ class ServersEngine(Engine):
         Raises:
             ConfigError: if all do.
         """
+
+        async def attempt(url: str) -> None:
+            try:
+                await action(url)
+            except ServerError as error:
+                self._leave_out(url, error)
+
+        async def attempt_all() -> None:
+            await asyncio.gather(*map(attempt, self.urls))
+
         if _is_first():
-            self._open()
-            before, self.faults = self.faults, {}
-            self._requests.call(self._try_all, action)
-            for url, fault in self.faults.items():
-                if url not in before:
-                    _warn(url, fault)
+            self.faults = {}
+            self.loop().call(attempt_all)
         self._facts, self.faults = _from_first((self._facts, self.faults))
         self._require_one()
         self.max_batch = -(-sum(self._facts[url].slots for url in self.in_use) // processes())
         self.sleep()  # what is opened next has room for so many
 
-    async def _try_all(self, action: Callable[[str], Awaitable[None]]) -> None:
-        results = await asyncio.gather(*map(action, self.urls), return_exceptions=True)
-        for url, result in zip(self.urls, results, strict=True):
-            if isinstance(result, ServerError):
-                self.faults[url] = str(result)
-            elif result is not None:
-                raise result
+    def _leave_out(self, url: str, error: ServerError) -> None:
+        """Each process says so: others may not have noticed."""
+        if url not in self.faults:
+            self.faults[url] = str(error)
+            warnings.warn(
+                f"{url} is left out until a later sync: {error}. Its unfinished requests go to the "
+                "others",
+                stacklevel=2,
+            )
 
     def _require_one(self) -> None:
         if not self.in_use:
@@ -214,11 +193,10 @@ class ServersEngine(Engine):
 
     async def _read_facts(self, url: str) -> None:
         """Store a server's options, if it can serve this policy beside the others."""
-        answer = await self._exchange(url, "/server_info?config_format=json")
+        answer = await self._ask(url, "/server_info?config_format=json")
         facts = read_facts(answer, self._max_model_len)
-        for other in (self._facts[name] for name in self.urls if name in self._facts):
-            if (facts.dtype, facts.wrapped) != (other.dtype, other.wrapped):
-                raise ServerError("its model is of another type or class than other servers'")
+        if any(one[:2] != facts[:2] for other, one in self._facts.items() if other != url):
+            raise ServerError("its model is of another type or class than other servers'")
         if facts.on_cpu and self._tied:
             raise ServerError(
                 "the policy's output layer is its embedding, of which vLLM on a CPU keeps a copy "
@@ -231,69 +209,163 @@ class ServersEngine(Engine):
         await self._read_facts(url)  # it may have been restarted with other options
         load = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
         try:
-            await self._exchange(url, "/collective_rpc", load)
+            await self._ask(url, "/collective_rpc", load)
         except ServerError as error:
             raise ServerError(
                 f"it has not loaded {folder}, which has to be the same there: {error}"
             ) from error
-        await self._exchange(url, "/reset_prefix_cache", {})
-        await self._exchange(url, "/update_weight_version", {"new_version": self._weights})
+        await self._ask(url, "/reset_prefix_cache", {})
+        await self._ask(url, "/update_weight_version", {"new_version": self._weights})
 
-    # --- one request -----------------------------------------------------------------------------
+    async def _ask(self, url: str, path: str, body: dict[str, Any] | None = None) -> bytes:
+        try:
+            return await self._http.exchange(url + path, body, bytes)
+        except ServerError as error:
+            raise ServerError(f"{path}: {error}") from error
 
     async def _complete(self, request: Request) -> Output:
         """Try one server after the other, until one answers with the present weights."""
         body = generate_body(request, self._stop_token_ids)
-        limit = request.sampling.max_completion_tokens
-        async with self._room:
-            while True:
-                self._require_one()
-                # The one with the largest share of free slots.
-                url = min(self.in_use, key=lambda url: self._running[url] / self._facts[url].slots)
-                self._running[url] += 1
-                try:
-                    answer = await self._exchange(url, "/inference/v1/generate", body)
-                    drawn = read_generation(answer, self._weights, limit, self._vocabulary)
-                    return Output(id=request.id, version=self.version, **drawn._asdict())
-                except ServerError as error:
-                    if url not in self.faults:
-                        self.faults[url] = str(error)
-                        _warn(url, str(error))
-                finally:
-                    self._running[url] -= 1
-
-    async def _exchange(self, url: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:
-        """One answer; a lost connection or a server's own error is tried twice.
-
-        Raises:
-            ServerError: if there is none.
-        """
-        data = None if body is None else json.dumps(body).encode("ascii")
-        for last in (False, True):
+        drawn = (request, self._weights, self.version, self._vocabulary)
+        while True:
+            self._require_one()
+            # The one with the largest share of free slots.
+            url = min(self.in_use, key=lambda url: self._busy[url] / self._facts[url].slots)
+            self._busy[url] += 1
             try:
-                return await self._http.exchange(url + path, data, self.timeout)
+                answer = await self._ask(url, "/inference/v1/generate", body)
+                return read_generation(answer, *drawn)
             except ServerError as error:
-                if last or error.status in (200, TIMED_OUT) or not error.temporary:
-                    raise ServerError(f"{path}: {error}") from error
-            await asyncio.sleep(_PAUSE)
-        raise AssertionError
-
-
-def _warn(url: str, fault: str) -> None:
-    """By each process: others may not have noticed."""
-    warnings.warn(
-        f"{url} is left out until a later sync: {fault}. Its unfinished requests go to the others",
-        stacklevel=3,
-    )
+                self._leave_out(url, error)
+            finally:
+                self._busy[url] -= 1
 
 
 def _is_first() -> bool:
     return processes() == 1 or torch.distributed.get_rank() == 0
 
 
-def _from_first(value: Any) -> Any:
+def _from_first(value: T) -> T:
     """The value that the first process has."""
     values = [value]
     if processes() > 1:
         torch.distributed.broadcast_object_list(values, src=0)
     return values[0]
+
+
+# --- the protocol -------------------------------------------------------------------------------
+
+
+class Facts(NamedTuple):
+    """What a server reports of itself."""
+
+    dtype: str
+    """Of its weights, as torch names it."""
+    wrapped: bool
+    """Its model wraps the text decoder in a multimodal class."""
+    slots: int
+    """Requests that it runs at the same time."""
+    on_cpu: bool
+
+
+class _Logprob(Struct):
+    # A server reports -9999 for one that is not finite, and rounding may lift the
+    # log-probability of a sure token slightly above 0.
+    logprob: Annotated[float, Meta(gt=-9999.0, lt=0.1)]
+
+
+class _Logprobs(Struct):
+    content: list[_Logprob]
+
+
+class _Span(Struct):
+    version: str | int
+
+
+class _Choice(Struct):
+    token_ids: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(min_length=1)]
+    logprobs: _Logprobs
+    finish_reason: FinishReason
+    weight_versions: list[_Span] | None = None
+
+
+class _Answer(Struct):
+    choices: Annotated[list[_Choice], Meta(min_length=1)]
+
+
+def read_facts(body: bytes, max_model_len: int) -> Facts:
+    """Read the answer of ``/server_info``.
+
+    Raises:
+        ServerError: if it is none, or the server was started in a way that cannot train.
+    """
+    try:
+        config = json.loads(body)["vllm_config"]
+        model = config["model_config"]
+        mode, longest = one_line(model["logprobs_mode"]), int(model["max_model_len"])
+        facts = Facts(
+            dtype=str(model["dtype"]).removeprefix("torch."),
+            wrapped=model.get("multimodal_config") is not None,
+            slots=max(int(config["scheduler_config"]["max_num_seqs"]), 1),
+            on_cpu=config["device_config"]["device"] == "cpu",
+        )
+    except (*_UNREADABLE, LookupError, TypeError, AttributeError) as error:
+        raise ServerError("/server_info does not describe its model; vLLM 0.32 does") from error
+    if mode != LOGPROBS_MODE:
+        raise ServerError(f"it runs with --logprobs-mode {mode}; start it with {LOGPROBS_MODE}")
+    least = f"less than model.policy.max_model_len={max_model_len}"
+    if longest < max_model_len:
+        raise ServerError(f"it runs with --max-model-len {longest}, {least}")
+    return facts
+
+
+def generate_body(request: Request, stop_token_ids: Sequence[int]) -> dict[str, Any]:
+    """The body of a request to ``/inference/v1/generate``."""
+    sampling = request.sampling
+    return {
+        "token_ids": [*request.prompt_ids],
+        "sampling_params": {
+            "max_tokens": sampling.max_completion_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "seed": request.seed,
+            "stop_token_ids": [*stop_token_ids],
+            "ignore_eos": True,  # nothing else ends a completion
+            "logprobs": 0,
+            "detokenize": False,
+        },
+    }
+
+
+def read_generation(
+    body: bytes, request: Request, weights: str, version: int, vocabulary: int
+) -> Output:
+    """Read the completion of a request, drawn with the weights of this name.
+
+    Raises:
+        ServerError: if it is none, or of other weights.
+    """
+    try:
+        choice = convert(json.loads(body), _Answer).choices[0]
+    except _UNREADABLE as error:
+        raise ServerError(
+            f"its answer is no completion with log-probabilities ({one_line(error)})"
+        ) from error
+    names = {str(span.version) for span in choice.weight_versions or ()}
+    if names != {weights}:
+        found = one_line(", ".join(sorted(names))) or "of no name"
+        raise ServerError(f"it answers with the weights {found} instead of {weights}")
+    tokens, most = tuple(choice.token_ids), request.sampling.max_completion_tokens
+    if len(tokens) > most or max(tokens) >= vocabulary:
+        raise ServerError(f"its answer has more than {most} tokens, or unknown ones")
+    logprobs = tuple(one.logprob for one in choice.logprobs.content)
+    if len(logprobs) != len(tokens):
+        raise ServerError("its answer does not have one log-probability for each token")
+    return Output(
+        id=request.id,
+        token_ids=tokens,
+        logprobs=logprobs,
+        finish_reason=choice.finish_reason,
+        version=version,
+    )

@@ -7,15 +7,9 @@ import pytest
 
 from svr_lightning.core.parsing import parse_self_check, plain_fields
 from svr_lightning.core.types import Decoding
-from svr_lightning.engines.chat_answers import read_answer
-from svr_lightning.engines.chat_client import (
-    check_fields,
-    request_body,
-    request_key,
-    retry_delay,
-)
-from svr_lightning.engines.openai import OpenAIEngine
-from svr_lightning.engines.server_error import ServerError, error_in, is_temporary
+from svr_lightning.engines.chat_answers import ServerError, error_in, is_temporary, read_answer
+from svr_lightning.engines.connections import retry_delay
+from svr_lightning.engines.openai import OpenAIEngine, check_fields, request_body, request_key
 from svr_lightning.errors import ConfigError
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3}

@@ -211,12 +211,29 @@ USER = {"role": "user", "content": QUESTION}
         (b"[" * 100_000, 400, "no JSON"),
         ([], 400, "the body: Expected `object`"),
         ({"messages": [1]}, 400, "messages[0]: Expected `object`"),
-        ({"messages": []}, 400, "messages: the last one must be the user's"),
+        ({"messages": []}, 400, "messages: Expected `array` of length >= 1"),
         ({"messages": [USER, {"role": "assistant", "content": "x"}]}, 400, "must be the user's"),
-        ({"messages": [{"role": "tool", "content": "x"}, USER]}, 400, "messages[0]: tools and"),
-        ({"messages": [{"role": "system", "content": [{}]}, USER]}, 400, "messages[0].content: m"),
-        ({"messages": [{"role": "user", "content": [{"image_url": ""}]}]}, 400, "must be text"),
-        ({"messages": [{"role": "user", "content": "\ud800"}]}, 400, "no valid Unicode"),
+        ({"messages": [{"role": "tool", "content": "x"}, USER]}, 400, "messages[0].role: Invalid"),
+        (
+            {"messages": [{"role": "system", "content": " "}, USER]},
+            400,
+            "messages[0]: content must",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"image_url": ""}]}]},
+            400,
+            "messages[0].content[0]: Object missing required field `text`",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "\ud800"}]},
+            400,
+            "messages[0]: 'utf-8' codec can't encode",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}, USER]},
+            400,
+            "messages[0].tool_calls: Expected `array` of length <= 0",
+        ),
         ({"messages": [USER], "model": "other\x1b[31m"}, 404, "no model 'other?[31m'"),
         (
             {"messages": [USER], "temperature": float("nan")},
@@ -226,7 +243,7 @@ USER = {"role": "user", "content": QUESTION}
         ({"messages": [USER], "temperature": 1e-39}, 400, "temperature must be 0 or at least 0.01"),
         ({"messages": [USER], "temperature": 10**400}, 400, "temperature: Number out of range"),
         ({"messages": [USER], "max_tokens": True}, 400, "max_tokens: Expected `int"),
-        ({"messages": [USER], "n": 2}, 400, "n must be 1"),
+        ({"messages": [USER], "n": 2}, 400, "n: Invalid enum value 2"),
         ({"messages": [USER], "tools": [{}]}, 400, "tools is not supported"),
         (
             {"messages": [USER], "svr": {"turn": 3}},

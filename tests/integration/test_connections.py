@@ -1,10 +1,11 @@
 """Connections to a server of models."""
 
 import asyncio
+import json
 
 import pytest
 
-from svr_lightning.engines.connections import Connections
+from svr_lightning.engines.connections import Connections, Retries
 
 
 async def opened(*, kept: bool, at_once: int, rounds: int) -> int:
@@ -27,10 +28,10 @@ async def opened(*, kept: bool, at_once: int, rounds: int) -> int:
 
     async with await asyncio.start_server(served, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        connections = Connections(at_once, 5.0, kept=kept)
+        connections = Connections(at_once, Retries(tries=1, timeout=5.0), kept=kept)
         for _ in range(rounds):
-            sent = [b"%d" % number for number in range(at_once)]
-            asked = (connections.exchange(url, data, 5.0) for data in sent)
+            sent = [{"n": number} for number in range(at_once)]
+            asked = (connections.exchange(url, data, json.loads) for data in sent)
             assert await asyncio.gather(*asked) == sent
         await connections.close()
     return count

@@ -1,5 +1,6 @@
 """An engine made of several servers, each of them a real HTTP server, healthy and faulty."""
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,14 @@ import torch
 
 from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Output
-from svr_lightning.engines.generate_protocol import generate_body
-from svr_lightning.engines.servers import ServersEngine
+from svr_lightning.engines.chat_answers import ServerError
+from svr_lightning.engines.servers import (
+    Facts,
+    ServersEngine,
+    generate_body,
+    read_facts,
+    read_generation,
+)
 from svr_lightning.errors import ConfigError
 from tests import forked
 from tests.limits import files_no_longer_than
@@ -117,9 +124,7 @@ def test_weights_are_named_as_the_class_that_a_server_runs_names_them(
     [
         ("503", "/inference/v1/generate: HTTP 503, too bad"),
         ("drop", "RemoteProtocolError"),
-        ("garbage", "its answer is no completion"),
         ("restarted", "it answers with the weights default instead of"),
-        ("infinite", "its answer is no completion with log-probabilities"),
         ("hang", "/inference/v1/generate: no answer within 4 seconds"),
     ],
 )
@@ -234,7 +239,7 @@ def test_a_folder_that_can_no_longer_be_written_to_is_named(
 ) -> None:
     engine = engine_of(servers[:1], tmp_path, model)
     with (
-        files_no_longer_than(10_000),
+        files_no_longer_than(1_000),
         pytest.raises(ConfigError, match=r"model\.engine\.folder=.* written \(.*File too large"),
     ):
         engine.sync(model, 1)
@@ -245,19 +250,16 @@ def test_a_folder_that_can_no_longer_be_written_to_is_named(
         engine.sync(model, 2)
 
 
-def test_a_request_can_be_dropped_and_none_is_taken_without_weights(
+def test_no_request_is_taken_without_weights_and_none_of_these_change_meanwhile(
     servers: list[TokenServer], model: Any, tmp_path: Path
 ) -> None:
     engine = engine_of(servers, tmp_path, model)
     with pytest.raises(RuntimeError, match="has to be synced first"):
         ServersEngine(["http://127.0.0.1:1"], str(tmp_path)).submit(ask(0))
-    for number in range(20):
-        engine.submit(ask(number))
+    engine.submit(ask(0))
     with pytest.raises(RuntimeError, match="while it completes requests"):
         engine.sync(model, 1)
-    engine.drop(19)
-    outputs = finish(engine, 19)
-    assert outputs == expected(count=19)
+    assert finish(engine, 1) == expected(count=1)
     engine.sleep()
 
 
@@ -272,3 +274,109 @@ def test_two_processes_push_once_and_share_the_slots(
         assert server.weights.keys() == state.keys()
         assert all(torch.equal(value, state[name]) for name, value in server.weights.items())
     assert sum(len(server.bodies) for server in servers) == 2 * 20
+
+
+# --- the protocol, on plain values ----------------------------------------------------------------
+
+
+def answer(**changes: Any) -> bytes:
+    choice: dict[str, Any] = {
+        "token_ids": [3, 5],
+        "logprobs": {"content": [{"logprob": -0.25}, {"logprob": -1.5}]},
+        "finish_reason": "length",
+        "weight_versions": [{"version": "run-4", "start": 0, "end": 2}],
+        **changes,
+    }
+    return json.dumps({"choices": [choice]}).encode()
+
+
+def read(body: bytes) -> Output:
+    """Of a request for two tokens, from a vocabulary of six."""
+    return read_generation(body, ask(8, max_tokens=2), "run-4", 9, 6)
+
+
+def test_an_answer_is_tokens_log_probabilities_and_how_it_ended() -> None:
+    assert read(answer()) == Output(
+        id=8,
+        token_ids=(3, 5),
+        logprobs=(-0.25, -1.5),
+        finish_reason=FinishReason.LENGTH,
+        version=9,
+    )
+
+
+OTHERS = {
+    "another version": [{"version": "run-3", "start": 0, "end": 2}],
+    "two versions": [
+        {"version": "run-3", "start": 0, "end": 1},
+        {"version": "run-4", "start": 1, "end": 2},
+    ],
+    "no version": None,
+}
+
+
+@pytest.mark.parametrize("spans", OTHERS.values(), ids=OTHERS)
+def test_an_answer_of_other_weights_is_refused(spans: Any) -> None:
+    with pytest.raises(ServerError, match=r"answers with the weights .* instead of run-4"):
+        read(answer(weight_versions=spans))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>",
+        b"[" * 100_000,
+        b'{"choices": []}',
+        answer(finish_reason="abort"),
+        answer(logprobs=None),
+        answer(token_ids=["x", "y"]),
+        answer(token_ids=[3]),
+        answer(token_ids=[3, 5.0]),
+        answer(token_ids=[3, float("inf")]),
+        answer(token_ids=[3, -1]),
+        answer(token_ids=[3, 6]),
+        answer(token_ids=[3, True]),
+        answer(token_ids=[], logprobs={"content": []}),
+        answer(token_ids=[3] * 3, logprobs={"content": [{"logprob": -1.0}] * 3}),
+        answer(logprobs={"content": [{"logprob": -0.25}, {"logprob": 3.0}]}),
+        answer(logprobs={"content": [{"logprob": -0.25}, {"logprob": -(10**400)}]}),
+        answer(logprobs={"content": [{"logprob": -0.25}, {"logprob": -9999.0}]}),
+        answer(logprobs={"content": [{"logprob": -0.25}, {"logprob": float("nan")}]}),
+    ],
+)
+def test_an_answer_that_cannot_be_trained_on_is_refused(body: bytes) -> None:
+    with pytest.raises(ServerError):
+        read(body)
+
+
+def info(**model: Any) -> bytes:
+    options = {"logprobs_mode": "processed_logprobs", "max_model_len": 512}
+    config = {
+        "model_config": {**options, "dtype": "torch.bfloat16", "multimodal_config": None, **model},
+        "scheduler_config": {"max_num_seqs": 128},
+        "device_config": {"device": "cuda"},
+    }
+    return json.dumps({"vllm_config": config}).encode()
+
+
+def test_a_server_reports_what_it_is() -> None:
+    assert read_facts(info(), 512) == Facts("bfloat16", wrapped=False, slots=128, on_cpu=False)
+    assert read_facts(info(multimodal_config={}), 512).wrapped
+
+
+def test_a_server_that_cannot_train_is_refused_with_the_option_that_fixes_it() -> None:
+    with pytest.raises(ServerError, match="--logprobs-mode raw_logprobs; start it with processed_"):
+        read_facts(info(logprobs_mode="raw_logprobs"), 512)
+    with pytest.raises(ServerError, match=r"--max-model-len 512, less than .*max_model_len=513"):
+        read_facts(info(), 513)
+    for body in (b"", b"{}", b'{"vllm_config": "text"}'):
+        with pytest.raises(ServerError, match="does not describe its model"):
+            read_facts(body, 512)
+
+
+def test_a_request_has_its_sampling_and_what_alone_ends_it() -> None:
+    body = generate_body(ask(3, seed=2**63 - 1, top_k=5), (EOS, 9))
+    assert body["token_ids"] == list(ask(3).prompt_ids)
+    sent = body["sampling_params"]
+    assert (sent["seed"], sent["top_k"], sent["temperature"]) == (2**63 - 1, 5, 1.0)
+    assert (sent["stop_token_ids"], sent["ignore_eos"], sent["logprobs"]) == ([EOS, 9], True, 0)
