@@ -20,10 +20,10 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 MAX_LEVELS = 8
 MAX_ROOMS = 15
-MAX_LINES = {"svr_lightning callbacks": 22_302, "tests": 25_275, "tools experiments": 5_419}
+MAX_LINES = {"svr_lightning callbacks": 22_101, "tests": 25_275, "tools experiments": 5_419}
 """Of folders together, docstrings, comments and blank lines included. These limits only go down:
 what is added takes the place of something else."""
-MAX_CODE = 14_374
+MAX_CODE = 14_233
 """Lines of the package without docstrings, comments and blank lines."""
 
 
