@@ -25,13 +25,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         plan.prepare(options.out)
         for seed in options.seeds:
-            for piece in plan.pieces(options.out, seed, options.arms, options.steps, (*further,)):
-                state = "done" if piece.done else "to do"
-                print(f"{piece.name}: {state}", flush=True)
-                if options.what == "run" and not piece.done:
-                    piece.run()
-                    if piece.result.name == "samples.jsonl":
-                        plan.publish(piece)
+            given = (options.out, seed, options.arms, options.steps, (*further,))
+            for command in plan.commands(*given):
+                print(f"{command.name}: {'done' if command.done else 'to do'}", flush=True)
+                if options.what == "run" and not command.done:
+                    command.run()
+                    if command.result.name == "samples.jsonl":
+                        plan.publish(command)
     except ConfigError as error:
         print(f"experiments.real: error: {error}", file=sys.stderr)
         return 1

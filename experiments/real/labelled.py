@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.real.recipes import SYSTEM
-from experiments.real.supervised import supervise
+from experiments.real.start import supervise
 from experiments.warmstart.documents import Document
 from svr_lightning.core.prompts import chat
 

@@ -6,7 +6,6 @@ Shapes: N problems, T turns, K options of a rule, R resamples.
 import gzip
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,105 +13,64 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svr_lightning.analysis.intervals import percentile_interval
-from svr_lightning.core.metrics import auroc
+from svr_lightning.analysis.records import SampleRecord
+from svr_lightning.analysis.replay import replay
+from svr_lightning.analysis.stops import total_tokens
+from svr_lightning.analysis.table import TurnTable, turn_tables
+from svr_lightning.core.metrics import VERDICT_CODES, auroc
+from svr_lightning.core.stopping import Confident
 from svr_lightning.files import write_json
 
 Array = NDArray[Any]
+Tables = Mapping[str, TurnTable]
+"""By data set."""
 GATE = 0.85
 RESAMPLES = 2000
 LEVELS = 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recording:
-    """A policy's turns on the problems of one data set; every field is [N, T]."""
-
-    right: Array
-    accepted: Array
-    """Whether the turn says CORRECT with a confidence of at least :data:`GATE`."""
-    believed: Array
-    """Whether it says CORRECT."""
-    confidence: Array
-    says_correct: Array
-    """P(CORRECT), from the probability of the sampled verdict; one half without a verdict."""
-    logprob: Array
-    """Mean log-probability of the completion's tokens."""
-    answer_logprob: Array
-    """The same of the answer's tokens; nan where there is no answer."""
-    tokens: Array
-    """Prompt and completion."""
-    answer: Array
-    """Equal numbers for equal answers to a problem; 0 for none."""
-
-
-def read(path: Path) -> dict[str, Recording]:
+def read(path: Path) -> dict[str, TurnTable]:
     """The recordings of a file, by data set."""
     with gzip.open(path, "rt", encoding="utf-8") as stream:
-        rows = [json.loads(line) for line in stream]
-    return {
-        name: recorded([r for r in rows if r["dataset"] == name])
-        for name in dict.fromkeys(row["dataset"] for row in rows)
-    }
+        return turn_tables([SampleRecord.from_json(json.loads(line)) for line in stream])
 
 
-def recorded(rows: Sequence[Mapping[str, Any]]) -> Recording:
-    """The lines of one data set."""
-
-    def column(value: Callable[[Mapping[str, Any]], Any], kind: type = float) -> Array:
-        return np.array([[value(turn) for turn in row["turns"]] for row in rows], dtype=kind)
-
-    return Recording(
-        right=column(lambda t: t["correct"], bool),
-        accepted=column(lambda t: t["verdict"] == "CORRECT" and t["confidence"] >= GATE, bool),
-        believed=column(lambda t: t["verdict"] == "CORRECT", bool),
-        confidence=column(lambda t: t["confidence"]),
-        says_correct=column(_probability_of_correct),
-        logprob=column(lambda t: t["completion_logprob"]),
-        answer_logprob=column(lambda t: t.get("answer_logprob")),
-        tokens=column(lambda t: t["prompt_tokens"] + t["completion_tokens"], int),
-        answer=column(lambda t: t["answer_group"], int),
-    )
+def signal(run: TurnTable, name: str) -> Array:
+    """[N, T] what each turn has recorded under a name of StopSignals; nan where it is None."""
+    return np.array([[getattr(t, name) for t in turns] for turns in run.signals], dtype=float)
 
 
-def _probability_of_correct(turn: Mapping[str, Any]) -> float:
-    probability = float(turn.get("verdict_probability", 0.5))
-    return probability if turn["verdict"] == "CORRECT" else 1 - probability
+def says_correct(run: TurnTable) -> Array:
+    """[N, T] P(CORRECT), from the probability of the sampled verdict; one half without."""
+    probability = np.nan_to_num(signal(run, "verdict_probability"), nan=0.5)
+    return np.where(run.verdict == VERDICT_CODES["CORRECT"], probability, 1 - probability)
 
 
-def stopped(run: Recording, accepted: Array, fallback: Array) -> tuple[Array, Array]:
-    """[N] whether the returned answer is right, and [N] tokens.
-
-    Args:
-        run: the turns.
-        accepted: [N, T] where a trajectory ends, at the first one.
-        fallback: [N] the turn that is returned if it does not, from 0.
-    """
-    row, last = np.arange(len(accepted)), accepted.shape[1] - 1
-    ends = accepted.any(1)
-    end = np.where(ends, accepted.argmax(1), last)
-    chosen = np.where(ends, end, fallback)
-    return run.right[row, chosen], run.tokens.cumsum(1)[row, end]
+def adaptive(run: TurnTable) -> tuple[Array, Array]:
+    """[N] right and [N] tokens under the paper's rule: the first accepted turn, else the last."""
+    outcome = replay(run, Confident(threshold=GATE), run.correct.shape[1])
+    return run.at(run.correct, outcome.returned), total_tokens(run, outcome)
 
 
-def adaptive(run: Recording) -> tuple[Array, Array]:
-    """The paper's rule: stop at the first accepted turn, else return the last one."""
-    return stopped(run, run.accepted, np.full(len(run.right), run.right.shape[1] - 1))
-
-
-def free_options(run: Recording) -> tuple[Array, Array]:
+def free_options(run: TurnTable) -> tuple[Array, Array]:
     """[N, K] right and tokens of every rule without a self-check, on independent attempts.
 
     Stop where the log-probability reaches a level, else return the most probable attempt; and
     the majority of the first k, the first of equals.
     """
-    levels = np.quantile(run.logprob, np.linspace(0, 1, LEVELS + 1))
-    best = run.logprob.argmax(1)
-    options = [stopped(run, run.logprob >= level, best) for level in levels]
-    row, spent = np.arange(len(run.right)), run.tokens.cumsum(1)
-    for k in range(1, run.right.shape[1] + 1):
-        votes = run.answer[:, :k]
+    logprob, answer = signal(run, "completion_logprob"), signal(run, "answer")
+    row, spent = np.arange(len(run.ids)), (run.prompt_tokens + run.completion_tokens).cumsum(1)
+    options = []
+    for level in np.quantile(logprob, np.linspace(0, 1, LEVELS + 1)):
+        reached = logprob >= level
+        first = reached.argmax(1)
+        returned = np.where(reached.any(1), first, logprob.argmax(1))
+        end = np.where(reached.any(1), first, logprob.shape[1] - 1)
+        options.append((run.correct[row, returned], spent[row, end]))
+    for k in range(1, answer.shape[1] + 1):
+        votes = answer[:, :k]
         counts = ((votes[:, :, None] == votes[:, None]) & (votes > 0)[:, :, None]).sum(2)
-        options.append((run.right[row, counts.argmax(1)], spent[:, k - 1]))
+        options.append((run.correct[row, counts.argmax(1)], spent[:, k - 1]))
     return np.stack([r for r, _ in options], 1), np.stack([t for _, t in options], 1)
 
 
@@ -172,34 +130,37 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return adjusted
 
 
-def first_auroc(run: Recording, rows: Array | slice) -> float:
+def first_auroc(run: TurnTable, rows: Array | slice = slice(None)) -> float:
     """AUROC of the stated confidence at the first turn."""
-    return auroc(run.confidence[rows, 0], run.right[rows, 0])
+    return auroc(run.confidence[rows, 0], run.correct[rows, 0])
 
 
-def row_of(modes: Mapping[str, dict[str, Recording]]) -> dict[str, Any]:
+def row_of(modes: Mapping[str, Tables]) -> dict[str, Any]:
     """The numbers of one policy."""
     run = modes["sampled"]["test"]
-    known = ~np.isnan(run.answer_logprob[:, 0])
+    first, answered = run.correct[:, 0], signal(run, "answer_logprob")[:, 0]
+    known = ~np.isnan(answered)
+    believed = run.verdict[:, 0] == VERDICT_CODES["CORRECT"]
     right, tokens = adaptive(run)
     found = {
-        "right": run.right[:, 0].mean(),
-        "auroc": first_auroc(run, slice(None)),
-        "auroc_verdict": auroc(run.says_correct[:, 0], run.right[:, 0]),
-        "auroc_logprob": auroc(run.logprob[:, 0], run.right[:, 0]),
-        "auroc_answer_logprob": auroc(run.answer_logprob[known, 0], run.right[known, 0]),
-        "says_correct": run.believed[:, 0].mean(),
-        "accepted": run.accepted[:, 0].mean(),
+        "right": first.mean(),
+        "auroc": first_auroc(run),
+        "auroc_verdict": auroc(says_correct(run)[:, 0], first),
+        "auroc_logprob": auroc(signal(run, "completion_logprob")[:, 0], first),
+        "auroc_answer_logprob": auroc(answered[known], first[known]),
+        "says_correct": believed.mean(),
+        "accepted": (believed & (run.confidence[:, 0] >= GATE)).mean(),
         "levels": len(np.unique(run.confidence[:, 0])),
         "adaptive_right": right.mean(),
         "adaptive_tokens": tokens.mean(),
-        "last_turn_right": run.right[:, -1].mean(),
-        "control_auroc": first_auroc(modes["sampled"]["control"], slice(None)),
+        "last_turn_right": run.correct[:, -1].mean(),
+        "control_auroc": first_auroc(modes["sampled"]["control"]),
     }
     if "greedy" in modes:
-        right, tokens = adaptive(modes["greedy"]["test"])
+        greedy = modes["greedy"]["test"]
+        right, tokens = adaptive(greedy)
         found |= {"greedy_adaptive_right": right.mean(), "greedy_tokens": tokens.mean()}
-        found["greedy_right"] = modes["greedy"]["test"].right[:, 0].mean()
+        found["greedy_right"] = greedy.correct[:, 0].mean()
     return {name: float(value) for name, value in found.items()}
 
 
@@ -218,10 +179,10 @@ def comparisons(runs: Mapping[tuple[int, str], Any], arm: str) -> dict[str, Any]
     own = {s: adaptive(tests[s, arm]) for s in seeds}
     fresh = {s: runs[s, "control"]["fresh"]["test"] for s in seeds if "fresh" in runs[s, "control"]}
     free = {s: free_options(run) for s, run in fresh.items()}
-    size = len(tests[seeds[0], arm].right)
+    size = len(tests[seeds[0], arm].ids)
     half = np.arange(size) % 2  # of the problems, for choices
 
-    def gain(runs: Mapping[tuple[int, str], Recording]) -> Statistic:
+    def gain(runs: Mapping[tuple[int, str], TurnTable]) -> Statistic:
         return lambda s, rows: (
             first_auroc(runs[s, arm], rows) - first_auroc(runs[s, "control"], rows)
         )
@@ -232,13 +193,13 @@ def comparisons(runs: Mapping[tuple[int, str], Any], arm: str) -> dict[str, Any]
         return float(right[rows].mean()) - best
 
     def over_fixed(s: int, rows: Array) -> float:
-        fixed = tests[s, arm].right[rows]
+        fixed = tests[s, arm].correct[rows]
         best = fitted(fixed, np.zeros(fixed.shape), np.ones(len(rows)), half[rows])
         return float(own[s][0][rows].mean()) - best
 
     secondary = {
         "adaptive - best fixed turn": compared(seeds, size, over_fixed),
-        "negative control: AUROC": compared(seeds, len(others[seeds[0], arm].right), gain(others)),
+        "negative control: AUROC": compared(seeds, len(others[seeds[0], arm].ids), gain(others)),
     }
     if len(free) == len(seeds):
         name = "adaptive - best free rule of the control at its tokens"
@@ -250,7 +211,7 @@ def comparisons(runs: Mapping[tuple[int, str], Any], arm: str) -> dict[str, Any]
 
 def report(results: Path) -> str:
     """Tables in Markdown; ``summary.json`` beside the recordings has the same."""
-    runs: dict[tuple[int, str], dict[str, dict[str, Recording]]] = {}
+    runs: dict[tuple[int, str], dict[str, dict[str, TurnTable]]] = {}
     for path in sorted(results.glob("seed*.jsonl.gz")):
         seed, arm, mode = path.name.removesuffix(".jsonl.gz").split("-")
         runs.setdefault((int(seed.removeprefix("seed")), arm), {})[mode] = read(path)

@@ -9,35 +9,39 @@ import numpy as np
 import pytest
 
 from experiments.real.report import (
-    Recording,
     adaptive,
     compared,
     fitted,
     free_options,
     holm,
-    recorded,
     report,
+    says_correct,
 )
+from svr_lightning.analysis.table import TurnTable
+from tests import trajectories
 
 
-def turn(right: bool, confidence: float, logprob: float, answer: int) -> dict[str, Any]:
-    return {
-        "correct": right,
-        "verdict": "CORRECT" if confidence > 0.5 else "INCORRECT",
-        "confidence": confidence,
-        "completion_logprob": logprob,
-        "answer_logprob": logprob,
-        "prompt_tokens": 6,
-        "completion_tokens": 4,
-        "answer_group": answer,
-    }
+def turn(right: bool, confidence: float, logprob: float, answer: int, **more: Any) -> Any:
+    verdict = "C" if confidence > 0.5 else "I"
+    scores = {"completion_logprob": logprob, "answer_logprob": logprob, "answer_group": answer}
+    return (right, verdict, confidence, 4), {"prompt_tokens": 6, **scores, **more}
 
 
-def two_problems() -> Recording:
+def record(name: str, *turns: Any, dataset: str = "test") -> dict[str, Any]:
+    found = trajectories.record(name, *(values for values, _ in turns), dataset=dataset)
+    numbered = zip(found["turns"], turns, strict=True)
+    return {**found, "turns": [{**one, **more} for one, (_, more) in numbered]}
+
+
+def recorded(*rows: dict[str, Any]) -> TurnTable:
+    return trajectories.turn_tables(rows)["test"]
+
+
+def two_problems() -> TurnTable:
     """The first is right at turn 1 and accepted at turn 2; the second is right at turn 3 only."""
     first = [turn(True, 0.7, -0.1, 1), turn(False, 0.9, -0.3, 2), turn(True, 0.1, -0.2, 1)]
     second = [turn(False, 0.1, -0.5, 1), turn(False, 0.2, -0.4, 1), turn(True, 0.8, -0.6, 2)]
-    return recorded([{"turns": first}, {"turns": second}])
+    return recorded(record("a", *first), record("b", *second))
 
 
 def test_adaptive_refinement_returns_the_first_accepted_turn_else_the_last() -> None:
@@ -47,10 +51,9 @@ def test_adaptive_refinement_returns_the_first_accepted_turn_else_the_last() -> 
 
 
 def test_a_verdict_says_with_which_probability_the_answer_is_right() -> None:
-    says = turn(True, 0.9, -0.1, 1) | {"verdict_probability": 0.8}
-    denies = turn(True, 0.1, -0.1, 1) | {"verdict_probability": 0.8}
-    run = recorded([{"turns": [says, denies, turn(True, 0.9, -0.1, 1)]}])
-    assert run.says_correct == pytest.approx(np.array([[0.8, 0.2, 0.5]]))
+    stated = [turn(True, c, -0.1, 1, verdict_probability=0.8) for c in (0.9, 0.1)]
+    run = recorded(record("a", *stated, turn(True, 0.9, -0.1, 1)))
+    assert says_correct(run) == pytest.approx(np.array([[0.8, 0.2, 0.5]]))
 
 
 def test_free_rules_stop_at_a_log_probability_or_take_the_majority() -> None:
@@ -84,14 +87,14 @@ def test_holm_multiplies_by_the_hypotheses_that_are_left_and_never_falls() -> No
 
 def test_the_report_compares_arms_from_the_published_files_alone(tmp_path: Path) -> None:
     for arm, informed in (("svr", True), ("control", False)):
+        lines = []
+        for dataset, count in (("test", 40), ("control", 120)):
+            for number in range(count):
+                right = number % 2 == 0
+                stated = 0.9 if right and informed and dataset == "test" else 0.3
+                turns = [turn(right, stated, -0.1, 1)] * 2
+                lines.append(json.dumps(record(str(number), *turns, dataset=dataset)))
         for mode in ("sampled", "fresh", "greedy"):
-            lines = []
-            for name, count in (("test", 40), ("control", 120)):
-                for number in range(count):
-                    right = number % 2 == 0
-                    stated = 0.9 if right and informed and name == "test" else 0.3
-                    turns = [turn(right, stated, -0.1, 1)] * 2
-                    lines.append(json.dumps({"dataset": name, "turns": turns}))
             with gzip.open(tmp_path / f"seed1-{arm}-{mode}.jsonl.gz", "wt") as stream:
                 stream.write("\n".join(lines))
     text = report(tmp_path)

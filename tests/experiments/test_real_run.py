@@ -50,13 +50,15 @@ def test_without_a_model_the_command_that_makes_it_is_named(
 
 
 def test_the_control_differs_by_the_rewards_for_verification_alone(tmp_path: Path) -> None:
+    made = plan.commands(tmp_path, 1, ["svr", "control"], 40)
     svr, control = (
-        plan.training(tmp_path, tmp_path / "arm", tmp_path / "start", 1, arm, 40, ()).arguments
-        for arm in ("svr", "control")
+        [word.replace("/control", "/svr") for word in one.arguments]
+        for one in made
+        if "fit" in one.arguments
     )
     assert control[: len(svr)] == svr
-    assert control[len(svr) :] == tuple(
+    assert control[len(svr) :] == [
         part
         for name in ("cal", "over", "detect", "ready")
         for part in (f"--model.recipe.init_args.weights.{name}", "0.0")
-    )
+    ]
