@@ -1,22 +1,19 @@
 """SVR from scratch: prompts, self-check, reward, advantage, loss and stopping rule in one file.
 
-The method is all here, in the order in which it happens; the package only lends its half-million-
-parameter policy and that policy's Countdown problems. Nothing is batched, cached or configurable.
-From the same policy, problems and seed, :func:`train_step` takes the trainer's first optimizer
-step (``tests/integration/test_minimal_example.py``). docs/method.md explains each part.
+The method is all here, in the order in which it happens. The package only lends its half-million-
+parameter policy and the task: Countdown's problems, and whether an answer solves one. Nothing is
+batched, cached or configurable. From the same policy, problems and seed, :func:`train_step` takes
+the trainer's first optimizer step (``tests/integration/test_minimal_example.py``). docs/method.md
+explains each part.
 
     python examples/svr_from_scratch.py --steps 3
 """
 
 import argparse
-import ast
 import copy
 import hashlib
-import operator
 import re
-from collections import Counter
 from dataclasses import dataclass
-from fractions import Fraction
 from importlib.resources import files
 from statistics import fmean, stdev
 from typing import Any
@@ -25,18 +22,20 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from svr_lightning import Problem, get_task
 from svr_lightning.tiny.problems import generate
 
 GROUP, HORIZON = 8, 3  # G trajectories per problem, T_tr turns each
 MAX_TURNS, THRESHOLD = 10, 0.85  # T_max and gamma: only inference stops early
-TEMPERATURE, MAX_TOKENS, DRAFT_LIMIT, LENGTH_SCALE = 0.9, 96, 512, 256
+TEMPERATURE, MAX_TOKENS, LENGTH_SCALE = 0.9, 96, 256
 LR, WEIGHT_DECAY, BETAS, CLIP_NORM = 6e-4, 0.1, (0.9, 0.95), 2.0
 CLIP_EPS, BETA = 0.2, 0.1  # of the loss: clip range, weight of the KL term
+PROBLEMS, SEED = 2, 42  # problems per step, seed of all draws
+TASK = get_task("countdown")
 
-Row = dict[str, Any]  # a problem: {"id": ..., "nums": [8, 4, 2], "target": 10}
 
-
-# 1. The prompts. They show what the policy wrote, and never whether it was right.
+# 1. The prompts. They show what the policy wrote, and never whether it was right. (The package cuts
+# drafts of more than 512 characters, which this policy does not write.)
 
 SYSTEM = """\
 You are a careful math assistant who audits your own work.
@@ -77,40 +76,29 @@ class Turn:
     confidence: float  # c_t
 
 
-def question(row: Row) -> str:
-    """The problem in words."""
-    return (
-        f"Using the numbers {row['nums']}, create an equation that equals {row['target']}. You can "
-        "use basic arithmetic operations (+, -, *, /) and each number can only be used once."
-    )
-
-
-def user_message(row: Row, turns: list[Turn]) -> str:
+def user_message(problem: Problem, turns: list[Turn]) -> str:
     """The question alone at turn 1; later the question, the last draft and what to do with it."""
     if not turns:
-        return question(row)
+        return problem.question
     last = turns[-1]
     header = f"{last.verdict} (conf {last.confidence:.2f})"
     instruction = RE_DERIVE if last.verdict == "CORRECT" else CORRECT_IT
     if last.truncated:
         header, instruction = "TRUNCATED", CUT_OFF
-    mark = "[...truncated]" if len(last.text) > DRAFT_LIMIT else ""
     return (
         f"[T={len(turns) + 1}] Your self-verification last turn: {header}\n"
-        f"Question: {question(row)}\n\n"
-        f"Your previous solution:\n{last.text[:DRAFT_LIMIT]}{mark}\n\n"
+        f"Question: {problem.question}\n\n"
+        f"Your previous solution:\n{last.text}\n\n"
         f"{instruction.format(c=last.confidence)}"
     )
 
 
-# 2. The self-check: a verdict and a confidence, read leniently. Its form is scored strictly.
+# 2. The self-check: a verdict and a confidence. Its form is scored strictly, and it is read
+# leniently. The package reads further spellings, which this policy never writes.
 
-VERDICT = re.compile(
-    r"\bVERDICT\b[:=\s]*(CORRECT|INCORRECT|UNSURE|RIGHT|WRONG)\b(?!\s*[,/|])", re.IGNORECASE
-)
-CONFIDENCE = re.compile(r"\bCONFIDENCE\b[:=\s]*(\d+\.?\d*|\.\d+)\s*(%?)", re.IGNORECASE)
-BLOCK = re.compile(r"<self_check>(.*?)</self_check>", re.DOTALL | re.IGNORECASE)
-ALIASES = {"RIGHT": "CORRECT", "WRONG": "INCORRECT"}
+BLOCK = re.compile(r"<self_check>(.*?)</self_check>", re.DOTALL)
+VERDICT = re.compile(r"\bVERDICT: (CORRECT|INCORRECT|UNSURE)\b")
+CONFIDENCE = re.compile(r"\bCONFIDENCE: (\d+\.?\d*|\.\d+)")
 PRIOR = {"CORRECT": 0.8, "INCORRECT": 0.2, "UNSURE": 0.5}  # all of them below THRESHOLD
 
 
@@ -120,24 +108,26 @@ def final_part(text: str) -> str:
 
 
 def parse_self_check(text: str) -> tuple[str, float]:
-    """(v_t, c_t): without a valid verdict UNSURE, without a confidence the verdict's prior."""
+    """(v_t, c_t): without a verdict UNSURE, without a confidence the verdict's prior."""
     block = BLOCK.search(final_part(text))
     scope = block[1] if block else final_part(text)
     word, number = VERDICT.search(scope), CONFIDENCE.search(scope)
-    said = word[1].upper() if word else "UNSURE"
-    verdict = ALIASES.get(said, said)
-    if number is None:
-        return verdict, PRIOR[verdict]
-    value = float(number[1])
-    return verdict, min(value / 100 if number[2] or value > 1 else value, 1.0)
+    verdict = word[1] if word else "UNSURE"
+    return verdict, min(float(number[1]), 1.0) if number else PRIOR[verdict]
 
 
 def self_check_format(text: str) -> float:
     """r_scfmt: 1 for a complete block with both fields, 0 for a broken one, -1 for none."""
     block = BLOCK.search(final_part(text))
     if block is None:
-        return 0.0 if "<self_check>" in final_part(text).lower() else -1.0
+        return 0.0 if "<self_check>" in final_part(text) else -1.0
     return 1.0 if VERDICT.search(block[1]) and CONFIDENCE.search(block[1]) else 0.0
+
+
+def task_format(text: str) -> float:
+    """r_taskfmt: 1 for reasoning, then an answer, and nothing else but the self-check."""
+    form = r"<think>.*?</think>\s*<answer>.*?</answer>"
+    return float(bool(re.fullmatch(form, BLOCK.sub("", text).strip(), re.DOTALL)))
 
 
 # 3. One trajectory. Training takes all its turns; inference stops at the first confident CORRECT.
@@ -149,14 +139,14 @@ def stops(turn: Turn) -> bool:
 
 
 def refine(
-    model: Any, tokenizer: Any, row: Row, seeds: list[int], adaptive: bool = False
+    model: Any, tokenizer: Any, problem: Problem, seeds: list[int], adaptive: bool = False
 ) -> list[Turn]:
     """A turn for each seed, or fewer if the policy may stop."""
     turns: list[Turn] = []
     for seed in seeds:
         messages = [
             {"role": "system", "content": SYSTEM},
-            {"role": "user", "content": user_message(row, turns)},
+            {"role": "user", "content": user_message(problem, turns)},
         ]
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         prompt = list(tokenizer.encode(text, add_special_tokens=False))
@@ -185,60 +175,23 @@ def sample(model: Any, prompt: list[int], seed: int, eos: int) -> list[int]:
     return tokens
 
 
-def seeds_of(run: int, step: int, problem: str, trajectory: int, turns: int) -> list[int]:
+def seeds_of(step: int, problem: Problem, trajectory: int, turns: int) -> list[int]:
     """Every turn has a seed of its own, the same one whatever was drawn before."""
-    place = f"{run}\0{step}\0{problem}\0{trajectory}"
+    place = f"{SEED}\0{step}\0{problem.id}\0{trajectory}"
     keys = [f"{place}\0{turn}\0{0}\0generate" for turn in range(1, turns + 1)]
     digests = [hashlib.sha256(key.encode()).digest() for key in keys]
     return [int.from_bytes(digest[:8], "big") >> 1 for digest in digests]
 
 
-# 4. The labels and the reward. Only here does a reference matter.
-
-OPERATORS = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
+# 4. The reward. Only here does the label y_t matter.
 
 
-def value(node: Any) -> Fraction:
-    """The exact value of a parsed expression; KeyError for anything but + - * / of integers."""
-    if isinstance(node, ast.Constant):
-        return Fraction(node.value)
-    if isinstance(node, ast.UnaryOp):
-        return {ast.USub: -1, ast.UAdd: 1}[type(node.op)] * value(node.operand)
-    return OPERATORS[type(getattr(node, "op", None))](value(node.left), value(node.right))
-
-
-def grade(text: str, row: Row) -> bool:
-    """y_t: the equation in the answer uses every number once and reaches the target."""
-    answer = re.search(r"<answer>(.*?)</answer>", final_part(text), re.DOTALL)
-    left = answer[1].partition("=")[0].strip() if answer else ""
-    if not re.fullmatch(r"[0-9+\-*/() ]{1,200}", left):
-        return False
-    try:
-        reached = value(ast.parse(left, mode="eval").body)
-    except (SyntaxError, KeyError, ZeroDivisionError):
-        return False
-    used = Counter(int(digits) for digits in re.findall("[0-9]+", left))
-    return reached == row["target"] and used == Counter(row["nums"])
-
-
-def task_format(text: str) -> float:
-    """r_taskfmt: reasoning, then an answer, and nothing else but the self-check."""
-    rest = BLOCK.sub("", text).strip()
-    form = r"<think>.*?</think>\s*<answer>.*?</answer>"
-    return 1.0 if re.fullmatch(form, rest, re.DOTALL) else 0.0
-
-
-def rewards(turns: list[Turn], row: Row) -> list[float]:
+def rewards(turns: list[Turn], problem: Problem) -> list[float]:
     """r_t = solve + verify + format of every turn, with the paper's coefficients."""
     earned: list[float] = []
     before: bool | None = None
     for turn in turns:
-        y, q, c = grade(turn.text, row), turn.truncated, turn.confidence
+        y, q, c = TASK.grade(turn.text, problem), turn.truncated, turn.confidence
         says_right, says_wrong = turn.verdict == "CORRECT", turn.verdict == "INCORRECT"
 
         absolute = y * (1 - 0.5 * min(len(turn.tokens), LENGTH_SCALE) / LENGTH_SCALE)
@@ -265,8 +218,6 @@ def rewards(turns: list[Turn], row: Row) -> list[float]:
 
 def advantages(returns: list[float]) -> list[float]:
     """A_i = (R_i - mean) / (std + 1e-4) within one problem's group."""
-    if len(set(returns)) == 1:
-        return [0.0] * len(returns)
     mean, scale = fmean(returns), stdev(returns) + 1e-4
     return [(one - mean) / scale for one in returns]
 
@@ -290,16 +241,6 @@ def sequence_loss(policy: Any, reference: Any, turn: Turn, advantage: float) -> 
     return (BETA * (gap.exp() - gap - 1) - surrogate).mean()
 
 
-@dataclass(frozen=True)
-class Step:
-    """What one optimizer step saw, for all problems one after the other."""
-
-    trajectories: list[list[Turn]]
-    rewards: list[list[float]]
-    advantages: list[float]
-    loss: float
-
-
 def make_optimizer(policy: torch.nn.Module, lr: float = LR) -> torch.optim.Optimizer:
     """AdamW, without weight decay on norms and biases."""
     matrices = [p for p in policy.parameters() if p.ndim >= 2]
@@ -311,54 +252,52 @@ def make_optimizer(policy: torch.nn.Module, lr: float = LR) -> torch.optim.Optim
 
 
 def train_step(
-    policy: Any, reference: Any, tokenizer: Any, optimizer: Any, rows: list[Row], seed: int, at: int
-) -> Step:
-    """Step number ``at``: G trajectories for each problem, then one update."""
-    seen = Step([], [], [], 0.0)
-    for row in rows:
+    policy: Any, reference: Any, tokenizer: Any, optimizer: Any, problems: list[Problem], step: int
+) -> tuple[list[tuple[list[Turn], list[float], float]], float]:
+    """G trajectories for each problem, then one update; returns what was seen, and the loss.
+
+    Of each trajectory: its turns, their rewards and its advantage.
+    """
+    seen: list[tuple[list[Turn], list[float], float]] = []
+    for problem in problems:
         group = [
-            refine(policy, tokenizer, row, seeds_of(seed, at, row["id"], i, HORIZON))
+            refine(policy, tokenizer, problem, seeds_of(step, problem, i, HORIZON))
             for i in range(GROUP)
         ]
-        earned = [rewards(turns, row) for turns in group]
-        seen.trajectories.extend(group)
-        seen.rewards.extend(earned)
-        seen.advantages.extend(advantages([fmean(one) for one in earned]))
-    pairs = zip(seen.trajectories, seen.advantages, strict=True)
-    losses = [sequence_loss(policy, reference, turns[-1], a) for turns, a in pairs]
+        earned = [rewards(turns, problem) for turns in group]
+        returns = [fmean(one) for one in earned]
+        seen += zip(group, earned, advantages(returns), strict=True)
+    losses = [sequence_loss(policy, reference, turns[-1], a) for turns, _, a in seen]
     loss = torch.stack(losses).mean()
     optimizer.zero_grad()
     loss.backward()
     torch.nn.utils.clip_grad_norm_(policy.parameters(), CLIP_NORM)
     optimizer.step()
-    return Step(seen.trajectories, seen.rewards, seen.advantages, loss.item())
+    return seen, loss.item()
 
 
 def main() -> None:
     """Train the embedded policy for a few steps, then watch it solve a new problem."""
     parser = argparse.ArgumentParser(description="SVR in one file")
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--problems", type=int, default=2, help="problems per step")
-    parser.add_argument("--seed", type=int, default=42)
-    options = parser.parse_args()
+    steps = parser.parse_args().steps
 
     folder = str(files("svr_lightning.tiny") / "countdown_policy")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     policy = AutoModelForCausalLM.from_pretrained(folder)
     reference = copy.deepcopy(policy).requires_grad_(False)
     optimizer = make_optimizer(policy)
-    problems = generate("train")
-    for at in range(options.steps):
-        rows = problems[at * options.problems : (at + 1) * options.problems]
-        step = train_step(policy, reference, tokenizer, optimizer, rows, options.seed, at)
-        mean = fmean(fmean(earned) for earned in step.rewards)
-        print(f"step {at + 1}  mean return {mean:+.3f}")
+    problems = [TASK.from_row(row) for row in generate("train")]
+    for step in range(steps):
+        chosen = problems[step * PROBLEMS : (step + 1) * PROBLEMS]
+        seen, _ = train_step(policy, reference, tokenizer, optimizer, chosen, step)
+        print(f"step {step + 1}  mean return {fmean(fmean(earned) for _, earned, _ in seen):+.3f}")
 
-    row = generate("test")[0]
-    seeds = seeds_of(options.seed, options.steps, row["id"], 0, MAX_TURNS)
-    print(question(row))
-    for turn in refine(policy, tokenizer, row, seeds, adaptive=True):
-        print(f"\n{turn.text}\n({'right' if grade(turn.text, row) else 'wrong'})")
+    problem = TASK.from_row(generate("test")[0])
+    seeds = seeds_of(steps, problem, 0, MAX_TURNS)
+    print(problem.question)
+    for turn in refine(policy, tokenizer, problem, seeds, adaptive=True):
+        print(f"\n{turn.text}\n({'right' if TASK.grade(turn.text, problem) else 'wrong'})")
 
 
 if __name__ == "__main__":

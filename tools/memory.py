@@ -13,12 +13,12 @@ installed, transformers would call it: run this in an environment without.
 import inspect
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -39,16 +39,13 @@ from svr_lightning.training.optimizer import make_optimizer
 from svr_lightning.training.policy import load_policy
 from svr_lightning.training.reference import mix_reference
 from svr_lightning.training.update import batch_of, policy_update_loss
-from tools.bench.workloads import GIB
-from tools.live_bytes import LiveBytes
+from tools.bench.workloads import GIB, LiveBytes
 from tools.shapes import qwen3_5
 
 LARGE = "Qwen/Qwen3.5-2B"
 """The policy of the shipped runs."""
 GROUP = 4
 """Layers after which it repeats itself."""
-CARDS = {"24 GB": 23.6, "80 GB": 79.2}
-"""GiB that torch reports as the total memory of an RTX 4090 and an A100."""
 BUCKET = 200_000_000
 """Elements that ZeRO reduces at a time: ``reduce_bucket_size`` as Lightning sets it."""
 SPARE = 3.0
@@ -58,8 +55,9 @@ CACHE = 1.0
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs" / "scaling.md"
 RUNS = ("countdown", "gsm8k", "math")
-HARDWARE = {"1gpu_24gb": "24 GB", "1gpu": "80 GB", "4gpu_zero2": "80 GB", "multi_node": "80 GB"}
-"""The layers for GPUs, each with the card that the runs are meant for."""
+CARDS = {"1gpu_24gb": 23.6, "1gpu": 79.2, "4gpu_zero2": 79.2, "multi_node": 79.2}
+"""The layers for GPUs with the GiB of their cards, as torch reports those of an RTX 4090 (24 GB)
+and of an A100 (80 GB)."""
 
 
 # --- what is computed ---------------------------------------------------------------------------
@@ -94,12 +92,8 @@ class Plan:
 def resolve(arguments: Sequence[str]) -> dict[str, Any]:
     """What ``svr fit ARGUMENTS`` would run with."""
     printed = io.StringIO()
-    try:
-        with redirect_stdout(printed):
-            code: Any = command_line(["fit", *arguments, "--print_config"])
-    except SystemExit as end:
-        code = end.code
-    assert not code, printed.getvalue()
+    with redirect_stdout(printed), suppress(SystemExit):  # a fault is on standard error
+        command_line(["fit", *arguments, "--print_config"])
     return dict(yaml.safe_load(printed.getvalue()))
 
 
@@ -113,7 +107,8 @@ def plan_of(resolved: Mapping[str, Any]) -> Plan:
     prompt, longest = policy["max_prompt_tokens"], policy["max_model_len"]
     device = "cpu" if trainer["accelerator"] == "cpu" else "cuda"
     engine = model.get("engine") or {"class_path": "VLLMEngine"}
-    settings = _defaults(VLLMEngine) | engine.get("init_args", {})
+    defaults = {p.name: p.default for p in inspect.signature(VLLMEngine).parameters.values()}
+    settings = defaults | engine.get("init_args", {})
     shares = device == "cuda" and engine["class_path"].endswith("VLLMEngine")
     adapters = policy["lora"]
     if adapters:
@@ -138,16 +133,11 @@ def plan_of(resolved: Mapping[str, Any]) -> Plan:
     )
 
 
-def _defaults(cls: Any) -> dict[str, Any]:
-    parameters = inspect.signature(cls).parameters.values()
-    return {p.name: p.default for p in parameters if p.default is not p.empty}
-
-
 def architecture(policy: str) -> Any:
     """The configuration of a policy's model: :data:`LARGE`, or one that is built in."""
-    return (
-        qwen3_5() if policy == LARGE else load_policy(PolicyConfig(path=policy), seed=0)[0].config
-    )
+    if policy == LARGE:
+        return qwen3_5()
+    return load_policy(PolicyConfig(path=policy), seed=0)[0].config
 
 
 # --- the step -----------------------------------------------------------------------------------
@@ -186,9 +176,8 @@ def usage(plan: Plan) -> Usage:
     Of the large model the step runs at two depths, since each group of layers adds the same.
     """
     # What the card and the other ranks hold changes nothing of what is counted.
-    alone = replace(
-        plan, ranks=1, engine_share=0.0, sleeps=False, micro_batches=min(plan.micro_batches, 2)
-    )
+    several = min(plan.micro_batches, 2)
+    alone = replace(plan, ranks=1, engine_share=0.0, sleeps=False, micro_batches=several)
     if plan.policy == LARGE:
         one, two = (vars(counted(alone, groups * GROUP)) for groups in (1, 2))
         more = architecture(plan.policy).num_hidden_layers // GROUP - 2
@@ -212,7 +201,7 @@ def usage(plan: Plan) -> Usage:
 @cache
 def counted(plan: Plan, layers: int | None = None) -> Usage:
     """The step with all or so many layers; under ZeRO without optimizer and gradients."""
-    config, batch, sharded = architecture(plan.policy), full_batch(plan), plan.zero
+    config, batch = architecture(plan.policy), full_batch(plan)
     if layers is not None:
         config.num_hidden_layers, config.layer_types = layers, config.layer_types[:layers]
     in_bf16 = plan.precision == "bf16-true"
@@ -238,8 +227,8 @@ def counted(plan: Plan, layers: int | None = None) -> Usage:
         if plan.checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
             model.train()
-        optimizer = None if sharded else ready_optimizer(model)
-        micro_batch = _backward_pass(plan, model, reference, batch, sharded)
+        optimizer = None if plan.zero else ready_optimizer(model)
+        micro_batch = _backward_pass(plan, model, reference, batch)
         copied = reference if plan.lora is None else None
         with LiveBytes() as live:
             if optimizer is not None:
@@ -254,7 +243,7 @@ def counted(plan: Plan, layers: int | None = None) -> Usage:
             weights=_bytes(model.parameters()),
             reference=_bytes(copied.parameters()) if copied is not None else 0,
             optimizer=_bytes(states),
-            gradients=0 if sharded else _bytes(trained),
+            gradients=0 if plan.zero else _bytes(trained),
             micro_batch=micro_batch,
             step=int(live.peak),
         )
@@ -301,13 +290,13 @@ def hold_gradients(model: Any) -> None:
             parameter.grad = torch.empty_like(parameter)
 
 
-def _backward_pass(plan: Plan, model: Any, reference: Any, batch: Any, sharded: bool) -> int:
+def _backward_pass(plan: Plan, model: Any, reference: Any, batch: Any) -> int:
     """Peak bytes of a micro-batch beyond weights, optimizer and gradients."""
     model.zero_grad()
-    if not sharded and plan.micro_batches > 1:
+    if not plan.zero and plan.micro_batches > 1:
         hold_gradients(model)
     for parameter in model.parameters():  # else each gradient is taken away when it is there
-        if sharded and parameter.requires_grad:
+        if plan.zero and parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(lambda one: setattr(one, "grad", None))
     with LiveBytes() as live:
         mixed = plan.precision == "bf16-mixed"
@@ -323,13 +312,13 @@ def _backward_pass(plan: Plan, model: Any, reference: Any, batch: Any, sharded: 
 def kernels() -> Iterator[None]:
     """A GPU's block size, and flash-linear-attention's kernel, as far as memory is concerned."""
     blocks = {"cpu": linear_logprobs.BLOCK_ELEMENTS["default"]}
+
+    def delta_rule(*tensors: Tensor, g: Tensor, beta: Tensor, **_: Any) -> tuple[Any, None]:
+        return _GatedDeltaRule.apply(*tensors, g, beta), None  # type: ignore[no-untyped-call]
+
     with (
         patch.dict(linear_logprobs.BLOCK_ELEMENTS, blocks),
-        patch.object(
-            modeling_qwen3_5,
-            "torch_chunk_gated_delta_rule",
-            lambda *tensors, g, beta, **_: (_GatedDeltaRule.apply(*tensors, g, beta), None),
-        ),
+        patch.object(modeling_qwen3_5, "torch_chunk_gated_delta_rule", delta_rule),
     ):
         yield
 
@@ -373,53 +362,40 @@ class _GatedDeltaRule(torch.autograd.Function):
 # --- cards --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fit:
+class Fit(NamedTuple):
     """A training step on one card, in GiB."""
 
     engine: float
     """The engine's share, its weights and cache."""
-    cache: float
-    """What its weights leave of this share."""
-    rollout: float
     update: float
-    spare: float
-    """What is left of the card at the higher peak of both."""
-
-    @property
-    def fits(self) -> bool:
-        """Whether enough is left of the card, and of the engine's share."""
-        return self.spare >= SPARE and (self.engine == 0 or self.cache >= CACHE)
+    rollout: float
+    left: float
+    """Of the card at the higher peak of both."""
+    fits: bool
+    """Whether enough is left of the card, and of the engine's share beyond its weights."""
 
 
-def fit(plan: Plan, used: Usage, gigabytes: float) -> Fit:
+def fit(plan: Plan, used: Usage, card: float) -> Fit:
     """A plan on a card with so many GiB."""
-    engine = plan.engine_share * gigabytes
+    engine = plan.engine_share * card
     rollout = used.resting / GIB + engine
     update = used.training / GIB + (0.0 if plan.sleeps else engine)
-    return Fit(
-        engine=engine,
-        cache=engine - 2 * used.parameters / GIB,
-        rollout=rollout,
-        update=update,
-        spare=gigabytes - max(rollout, update),
-    )
+    left = card - max(rollout, update)
+    served = not engine or engine - 2 * used.parameters / GIB >= CACHE
+    return Fit(engine, update, rollout, left, left >= SPARE and served)
 
 
 @cache
-def layered_plan(run: str, layer: str) -> Plan:
-    """The plan of a shipped run on a hardware layer."""
-    paths = [ROOT / "configs" / name for name in (f"{run}.yaml", f"hardware/{layer}.yaml")]
-    return plan_of(resolve([part for path in paths for part in ("--config", str(path))]))
-
-
-def shipped() -> Iterator[tuple[str, str, Usage, Fit]]:
+def shipped() -> list[tuple[str, str, Usage, Fit]]:
     """Each run on each layer for GPUs: names, what it takes, and how it fits its card."""
+    found = []
     for run in RUNS:
-        for layer, card in HARDWARE.items():
-            plan = layered_plan(run, layer)
+        for layer, card in CARDS.items():
+            files = [str(ROOT / "configs" / f"{name}.yaml") for name in (run, f"hardware/{layer}")]
+            plan = plan_of(resolve([part for file in files for part in ("--config", file)]))
             used = usage(plan)
-            yield run, layer, used, fit(plan, used, CARDS[card])
+            found.append((run, layer, used, fit(plan, used, card)))
+    return found
 
 
 def table_of_runs() -> str:
@@ -429,7 +405,7 @@ def table_of_runs() -> str:
     rows = f"| {' | '.join(names)} |\n|{'---|' * len(names)}\n"
     for run, layer, used, on in shipped():
         parts = (used.weights + used.reference, used.optimizer, used.gradients, used.micro_batch)
-        values = [*(part / GIB for part in parts), on.engine, on.update, on.rollout, on.spare]
+        values = [*(part / GIB for part in parts), *on[:-1]]
         rows += f"| `{run}` | `{layer}` | {' | '.join(f'{value:.1f}' for value in values)} |\n"
     return rows
 

@@ -33,6 +33,7 @@ import torch
 import transformers
 from safetensors import safe_open
 
+from svr_lightning.files import write_json
 from svr_lightning.tiny.problems import generate
 from tools.bench.workloads import hardware
 
@@ -51,94 +52,72 @@ METRICS = (
 )
 CHECK_METRICS = ("esr", "pse", "verdict_accuracy", "auroc", "brier", "overconfidence")
 
-Hashes = dict[str, str]
-
 
 def layers() -> dict[str, list[str]]:
     """The configuration layers by name, on top of the embedded run; ``svr`` has none."""
-    found: dict[str, list[str]] = {"svr": []}
-    for path in sorted(p for f in FOLDERS for p in (ROOT / "configs" / f).glob("*.yaml")):
-        if path.stem != NOT_A_METHOD:
-            found[path.stem] = ["--config", str(path)]
-    return found
+    paths = sorted(p for f in FOLDERS for p in (ROOT / "configs" / f).glob("*.yaml"))
+    named = {path.stem: ["--config", str(path)] for path in paths if path.stem != NOT_A_METHOD}
+    return {"svr": [], **named}
 
 
-def hashes_of(name: str, layer: list[str]) -> Hashes:
+def hashes_of(name: str) -> dict[str, str]:
     """Train and evaluate one layer, and hash what it left.
 
     Raises:
-        RuntimeError: with the end of the run's output, if it fails.
+        SystemExit: with the end of the run's output, if it fails.
     """
     with tempfile.TemporaryDirectory() as folder:
-        root, rows = Path(folder) / "run", Path(folder) / "rows.jsonl"
-        write_problems(rows)
-        command = [sys.executable, "-m", "svr_lightning", "fit"]
-        command += ["--config", str(ROOT / "configs" / "countdown_tiny.yaml"), *layer]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        root, rows = Path(folder, "run"), Path(folder, "rows.jsonl")
+        problems = [
+            {"id": f"row-{number}", "nums": row["nums"], "target": row["target"]}
+            for number, row in enumerate(generate("test")[::33][:16])
+        ]
+        rows.write_text("".join(json.dumps(row) + "\n" for row in problems), encoding="utf-8")
+        source = f"[{{name: rows, task: countdown, path: {rows}}}]"
+        command = [
+            *(sys.executable, "-m", "svr_lightning", "fit"),
+            *("--config", str(ROOT / "configs" / "countdown_tiny.yaml"), *layers()[name]),
+            *("--trainer.default_root_dir", str(root), "--trainer.max_steps", str(STEPS)),
+            *("--trainer.val_check_interval", str(STEPS)),
+            *("--trainer.enable_progress_bar", "false", "--model.micro_batch_size", "8"),
+            *("--data.problems_per_step", "2", "--data.val", source, "--data.test", source),
+        ]
+        settings = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
-            [*command, *arguments(root, rows)],
-            env={**environment, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
+            command, env=os.environ | settings, capture_output=True, text=True, check=False
         )
         if done.returncode:
-            raise RuntimeError(f"{name}: {done.stdout[-2000:]}{done.stderr[-3000:]}")
-        checked = not name.startswith(NO_SELF_CHECK)
+            raise SystemExit(f"{name}: {done.stdout[-2000:]}{done.stderr[-3000:]}")
+        rollouts, samples, results = left(root, not name.startswith(NO_SELF_CHECK))
         return {
-            "rollouts": digest(list(rollouts(root, checked))),
+            "rollouts": digest(rollouts),
             "weights": weights(root / "policy"),
-            "samples": digest(list(samples(root, checked))),
-            "results": digest(list(results(root, checked))),
+            "samples": digest(samples),
+            "results": digest(results),
         }
 
 
-def write_problems(path: Path) -> None:
-    """Sixteen held-out problems to evaluate on."""
-    rows = [
-        {"id": f"row-{number}", "nums": row["nums"], "target": row["target"]}
-        for number, row in enumerate(generate("test")[::33][:16])
+def left(root: Path, checked: bool) -> tuple[list[Any], list[Any], list[Any]]:
+    """Every training trajectory, every evaluated one, and the metrics of both evaluations."""
+
+    def turns(record: dict[str, Any], *more: str) -> list[Any]:
+        keys = (*TURN, *more, *(CHECK if checked else ()))
+        return [[turn[key] for key in keys] for turn in record["turns"]]
+
+    rollouts = [
+        [r["step"], r["id"], r["sample"], r.get("parent"), r["return"], turns(r, "reward")]
+        for r in read_lines(root / "rollouts.jsonl")
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
-def arguments(root: Path, rows: Path) -> list[str]:
-    """What makes a layer's run short."""
-    source = f"[{{name: rows, task: countdown, path: {rows}}}]"
-    return [
-        *("--trainer.default_root_dir", str(root), "--trainer.max_steps", str(STEPS)),
-        *("--trainer.val_check_interval", str(STEPS), "--trainer.enable_progress_bar", "false"),
-        *("--model.micro_batch_size", "8"),
-        *("--data.problems_per_step", "2", "--data.val", source, "--data.test", source),
-    ]
-
-
-def rollouts(root: Path, checked: bool) -> Iterator[list[Any]]:
-    """Texts, labels and returns of every training trajectory."""
-    for r in read_lines(root / "rollouts.jsonl"):
-        turns = [turn_values(t, checked, "reward") for t in r["turns"]]
-        yield [r["step"], r["id"], r["sample"], r.get("parent"), r["return"], turns]
-
-
-def samples(root: Path, checked: bool) -> Iterator[list[Any]]:
-    """Texts and labels of every evaluated trajectory."""
+    samples, results = [], []
     for when in ("before", "after"):
         for r in read_lines(root / "eval" / when / "samples.jsonl"):
-            turns = [turn_values(t, checked, "answer", "prompt_tokens") for t in r["turns"]]
-            yield [when, r["id"], r["returned_turn"], r["stopped_early"], turns]
-
-
-def results(root: Path, checked: bool) -> Iterator[list[Any]]:
-    """The metrics of both evaluations."""
-    for when in ("before", "after"):
-        path = root / "eval" / when / "results.json"
-        for values in json.loads(path.read_text(encoding="utf-8"))["datasets"].values():
-            yield [[k, values.get(k)] for k in (*METRICS, *(CHECK_METRICS if checked else ()))]
-
-
-def turn_values(turn: dict[str, Any], checked: bool, *more: str) -> list[Any]:
-    """The fields of a recorded turn that are compared."""
-    return [turn[key] for key in (*TURN, *more, *(CHECK if checked else ()))]
+            shown = turns(r, "answer", "prompt_tokens")
+            samples.append([when, r["id"], r["returned_turn"], r["stopped_early"], shown])
+        text = (root / "eval" / when / "results.json").read_text(encoding="utf-8")
+        for values in json.loads(text)["datasets"].values():
+            metrics = (*METRICS, *(CHECK_METRICS if checked else ()))
+            results.append([[name, values.get(name)] for name in metrics])
+    return rollouts, samples, results
 
 
 def weights(folder: Path) -> str:
@@ -166,15 +145,6 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
                 yield record
 
 
-def machine() -> dict[str, str]:
-    """What floating-point results depend on."""
-    return {
-        "cpu": hardware()["name"],
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
-
-
 def main() -> int:
     """Hash the layers; with ``--check`` exit 1 if a hash differs from the manifest's."""
     form = argparse.RawDescriptionHelpFormatter
@@ -184,29 +154,29 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=[*layers()], metavar="LAYER")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time (1)")
     options = parser.parse_args()
-    chosen = {name: layer for name, layer in layers().items() if name in (options.only or layers())}
-    manifest: dict[str, Any] = {"machine": machine(), "layers": {}}
+    machine = {"cpu": hardware()["name"], "torch": torch.__version__}
+    machine["transformers"] = transformers.__version__
+    found = {}
+    names = options.only or [*layers()]
     with ThreadPoolExecutor(options.jobs) as pool:
-        for name, found in zip(chosen, pool.map(hashes_of, chosen, chosen.values()), strict=True):
-            manifest["layers"][name] = found
-            print(name, *(f"{key} {value}" for key, value in found.items()), flush=True)
+        for name, hashes in zip(names, pool.map(hashes_of, names), strict=True):
+            found[name] = hashes
+            print(name, *(f"{key} {value}" for key, value in hashes.items()), flush=True)
     if options.out:
-        options.out.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    return report_differences(manifest, options.check) if options.check else 0
-
-
-def report_differences(manifest: dict[str, Any], path: Path) -> int:
-    """Print which hashes differ from a manifest's; 1 if any does."""
-    wanted = json.loads(path.read_text(encoding="utf-8"))
-    if wanted["machine"] != manifest["machine"]:
-        print(f"{path} was made on another machine: {wanted['machine']}", file=sys.stderr)
+        write_json(options.out, {"machine": machine, "layers": found})
+    if not options.check:
+        return 0
+    wanted = json.loads(options.check.read_text(encoding="utf-8"))
+    if wanted["machine"] != machine:
+        print(f"{options.check} was made on another machine: {wanted['machine']}", file=sys.stderr)
+    known = wanted["layers"]
     odd = [
         f"{name}.{key}"
-        for name, found in manifest["layers"].items()
-        for key, value in found.items()
-        if wanted["layers"].get(name, {}).get(key) != value
+        for name, hashes in found.items()
+        for key, value in hashes.items()
+        if known.get(name, {}).get(key) != value
     ]
-    print(f"differ: {', '.join(odd)}" if odd else f"{len(manifest['layers'])} layers are equal")
+    print(f"differ: {', '.join(odd)}" if odd else f"{len(found)} layers are equal")
     return int(bool(odd))
 
 

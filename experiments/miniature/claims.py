@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from experiments.miniature import summary
-from experiments.miniature.results import FREE, Judged, common_seeds, rivals_of, within
+from experiments.miniature.results import FREE, common_seeds, rivals_of, within
 from experiments.miniature.rows import BY_NAME
-from experiments.miniature.summary import Floats
+from experiments.miniature.summary import Judged, gap_entry, over_seeds
 from experiments.real.report import holm
+from svr_lightning.analysis.choice import choose, draw
 from svr_lightning.analysis.intervals import percentile_interval
+from svr_lightning.analysis.table import Floats
 
 FIXED = "its best fixed budget"
 START = "warm_start"
@@ -110,21 +111,13 @@ def claim_entries(every: Sequence[Judged]) -> list[dict[str, Any]]:
     """
     known = {one.row.name: one for one in every}
     found = [(claim, gap) for claim in CLAIMS if (gap := _gap(claim, known)) is not None]
-    p_values = [normal_p_value(gap) for _, gap in found]
-    adjusted = holm({str(number): p for number, p in enumerate(p_values) if number})
+    adjusted = holm({str(n): normal_p_value(gap) for n, (_, gap) in enumerate(found) if n})
     entries = []
     for number, (claim, gap) in enumerate(found):
         label = decided(gap)
         corrected = (label if adjusted[str(number)] <= 0.05 else "not decided") if number else None
-        entries.append(
-            {
-                "claim": claim.words,
-                "turns": claim.where,
-                **summary.gap_entry(gap),
-                "label": label,
-                "corrected": corrected,
-            }
-        )
+        named = {"claim": claim.words, "turns": claim.where}
+        entries.append({**named, **gap_entry(gap), "label": label, "corrected": corrected})
     return entries
 
 
@@ -139,16 +132,12 @@ def _gap(claim: Claim, known: Mapping[str, Judged]) -> Floats | None:
         found = within(ours, rivals)[1].get(claim.budget)
         return found and found[0].accuracy - found[1].accuracy
     if claim.minus == FIXED:
-        options = getattr(ours, claim.turns)
-        if not options:
-            return None
-        (best,) = summary.best([options["fixed turns"]], [_UNLIMITED], ours.draws)
-        own = summary.over_seeds(ours.metrics[claim.turns]["accuracy"], ours.draws)
+        (best,) = choose(ours.options[claim.turns]["fixed turns"], [_UNLIMITED], ours.draws)
+        own = over_seeds(ours.metrics[claim.turns]["accuracy"], ours.draws)
         return own - best.accuracy if best else None
     other = known[claim.minus]
     seeds = common_seeds(ours, other)
     if not seeds:
         return None
-    drawn = summary.draws(ours.cluster, len(seeds))
     one, two = (row.metrics[claim.turns][claim.metric][row.index(seeds)] for row in (ours, other))
-    return summary.over_seeds(one - two, drawn)
+    return over_seeds(one - two, draw(ours.cluster, len(seeds)))

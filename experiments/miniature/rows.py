@@ -6,8 +6,10 @@ the held-out problems greedily and once more sampled, every turn recorded.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal
 
+from experiments.commands import Command
 from svr_lightning.core.parsing import SelfCheckFields
 
 Group = Literal["method", "ablation", "variant", "control", "fresh"]
@@ -26,6 +28,8 @@ TEMPERATURE = 0.9
 """Temperature of training and of the sampled evaluation."""
 HORIZON = 3
 """Turns per trajectory in training."""
+RUNS, RESULTS = Path("runs/miniature"), Path("experiments/miniature/results")
+"""Where runs leave what they make, and what is published of each task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,13 +109,7 @@ _RLCR = _method("rlcr", "RLCR", tasks=BOTH, single=True, interface="confidence")
 _SVR = _method("svr", "SVR", tasks=BOTH, interface="joint")
 _SVR_PLUS = _variant("svr_plus", "SVR+", tasks=BOTH)
 ROWS = (
-    Row(
-        name="warm_start",
-        title="warm start",
-        tasks=BOTH,
-        trained=False,
-        interface="joint",
-    ),
+    Row(name="warm_start", title="warm start", tasks=BOTH, trained=False, interface="joint"),
     replace(
         _GRPO_MT,
         name="warm_start_neutral",
@@ -146,16 +144,8 @@ ROWS = (
     _ablation("without_over", "w/o R_over"),
     _ablation("without_ready", "w/o R_ready"),
     _ablation("single_turn", "Single-turn SVR", single=True),
-    _ablation(
-        "verdict_only",
-        "Verdict-only",
-        interface="verdict",
-    ),
-    _ablation(
-        "confidence_only",
-        "Confidence-only",
-        interface="confidence",
-    ),
+    _ablation("verdict_only", "Verdict-only", interface="verdict"),
+    _ablation("confidence_only", "Confidence-only", interface="confidence"),
     _variant("svr_proper", "SVR, proper score", rate_of="svr"),
     _variant("svr_turns", "SVR, random turn", rate_of="svr"),
     _variant("svr_fast", "SVR, rate of SVR+", rate_of="svr_plus", layers=()),
@@ -165,21 +155,6 @@ ROWS = (
     *(_longer(row, steps) for row in (_GRPO_MT, _SVR, _SVR_PLUS) for steps in (200, 400)),
 )
 BY_NAME: Mapping[str, Row] = {row.name: row for row in ROWS}
-
-
-class Command(NamedTuple):
-    """One step of a row with one seed."""
-
-    name: str
-    arguments: tuple[str, ...]
-    """After ``python -m svr_lightning``."""
-    result: str
-    """A file that exists once the step is done."""
-
-
-def published(task: Task) -> str:
-    """The folder of what is published of a task."""
-    return f"experiments/miniature/results/{task}"
 
 
 def rows_of(task: Task) -> list[Row]:
@@ -199,48 +174,47 @@ def layered(row: Row, task: Task = "countdown") -> tuple[str, ...]:
     return (*(part for path in files for part in ("--config", path)), *row.flags)
 
 
-def folder_of(row: Row, seed: int, task: Task, out: str) -> str:
+def folder_of(row: Row, seed: int, task: Task) -> Path:
     """Where a row with a seed leaves what it makes."""
-    return f"{out}/{task}/{row.name}-{seed}"
+    return RUNS / task / f"{row.name}-{seed}"
 
 
-def commands(
-    row: Row, seed: int, task: Task, rates: Mapping[str, float], out: str = "runs/miniature"
-) -> list[Command]:
+def commands(row: Row, seed: int, task: Task, rates: Mapping[str, float]) -> list[Command]:
     """The steps of a row with one seed: training, evaluations on held-out problems, voting.
 
-    Args:
-        row: what is run.
-        seed: of its training and of sampled answers.
-        task: which embedded task.
-        rates: the learning rate of each tuned row.
-        out: folder of the experiment.
+    ``rates`` are the learning rates of the tuned rows by name.
     """
-    folder = folder_of(row, seed, task, out)
-    source = folder_of(BY_NAME[row.policy_of or row.name], seed, task, out)
+    folder = folder_of(row, seed, task)
+    source = folder_of(BY_NAME[row.policy_of or row.name], seed, task)
     policy = f"{source}/policy" if row.trained else f"embedded:{task}-tiny"
-    common = (*layered(row, task), "--seed_everything", str(seed))
+
+    def command(name: str, inside: str, result: str, *own: str) -> Command:
+        verb, root = "fit" if name == "fit" else "test", folder / inside
+        words = (*layered(row, task), "--seed_everything", str(seed), *own)
+        return Command(
+            name=f"{task}/{row.name}-{seed}/{name}",
+            folder=root,
+            arguments=("svr_lightning", verb, *words, "--trainer.default_root_dir", str(root)),
+            result=root / result,
+        )
+
     found = []
     if row.trained and row.policy_of is None:
         rate = {**rates, "svr_plus": CANDIDATE_RATE}[row.rate_of or row.name]
         steps = str(row.steps)
         longer = ("--trainer.max_steps", steps, "--trainer.val_check_interval", steps)
-        arguments = (*common, *(longer if row.steps else ()), "--model.optimizer.lr", f"{rate:g}")
-        fit = ("fit", *arguments, "--trainer.default_root_dir", folder)
-        found.append(Command("fit", fit, f"{folder}/policy/config.json"))
+        flags = (*(longer if row.steps else ()), "--model.optimizer.lr", f"{rate:g}")
+        found.append(command("fit", "", "policy/config.json", *flags))
     every = ("--model.evaluation.adaptive", "false")
-    greedy = (*every, *(("--model.evaluation.max_turns", "1") if row.fresh else ()))
-    sampled: tuple[str, ...] = ("--model.evaluation.temperature", str(TEMPERATURE), *every)
-    if row.fresh:
-        sampled += ("--model.evaluation.max_turns", "10", "--model.evaluation.fresh_turns", "true")
-    results = "eval/test/results.json"
-    evaluations = [
-        ("greedy", greedy, folder, results),
-        ("sampled", sampled, f"{folder}/sampled", results),
-    ]
-    if row.votes:
-        evaluations.append(("votes", ("--config", VOTES), f"{folder}/votes", results))
-    for name, flags, root, result in evaluations:
-        where = ("--model.policy.path", policy, "--trainer.default_root_dir", root)
-        found.append(Command(name, ("test", *common, *flags, *where), f"{root}/{result}"))
+    sampled = ("--model.evaluation.temperature", str(TEMPERATURE), *every)
+    turns = "--model.evaluation.max_turns"
+    fresh = (turns, "10", "--model.evaluation.fresh_turns", "true")
+    evaluations = {
+        "greedy": ("", (*every, *((turns, "1") if row.fresh else ()))),
+        "sampled": ("sampled", (*sampled, *(fresh if row.fresh else ()))),
+        **({"votes": ("votes", ("--config", VOTES))} if row.votes else {}),
+    }
+    for name, (inside, flags) in evaluations.items():
+        judged = (*flags, "--model.policy.path", policy)
+        found.append(command(name, inside, "eval/test/results.json", *judged))
     return found

@@ -1,4 +1,4 @@
-"""Metrics of a row with their resamples, and what its recorded turns can return. Pure.
+"""A row's evaluations, and values with their resamples: metrics, and what its turns can return.
 
 Shapes: S seeds, N problems, R resamples. Values are [S, 1 + R]: of each seed, first on the problems
 themselves, then on each resample of clusters of problems.
@@ -6,17 +6,18 @@ themselves, then on each resample of clusters of problems.
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from experiments.miniature.rows import HORIZON
+from experiments.miniature.rows import HORIZON, Row
 from svr_lightning.analysis import calibration
-from svr_lightning.analysis.choice import RESAMPLES, Chosen, Draws, Options, choose, draw, joined
+from svr_lightning.analysis.choice import Chosen, Draws, Options, draw, joined
 from svr_lightning.analysis.intervals import level_resamples, percentile_interval, ratio_resamples
 from svr_lightning.analysis.stops import ORACLE, families, options_of
-from svr_lightning.analysis.table import Endings, TurnTable, cluster_codes, problem_table
+from svr_lightning.analysis.table import Floats, Ints, TurnTable, cluster_codes, problem_table
 from svr_lightning.core.metrics import DEFINITIONS
 
 AUROCS = tuple(name for name, one in DEFINITIONS.items() if one.terms is None)
@@ -25,9 +26,57 @@ _RATIOS = (
     *("accuracy", "first_turn_accuracy", "turns", "avg_total_tokens"),
     *("esr", "pse", "brier", "overconfidence"),
 )
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Ratios = Mapping[str, tuple[Floats, Floats]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Judged:
+    """A row's evaluations, seed by seed. Every table holds all turns, and how the row stopped."""
+
+    row: Row
+    seeds: tuple[int, ...]
+    greedy: tuple[TurnTable, ...]
+    """[S]"""
+    sampled: tuple[TurnTable, ...]
+    """[S]"""
+    votes: Options | None = None
+    """Majority voting with each of :data:`~experiments.miniature.rows.VOTE_COUNTS`."""
+
+    @cached_property
+    def cluster(self) -> Ints:
+        """[N] of its problems."""
+        return clusters(self.greedy[0])
+
+    @cached_property
+    def draws(self) -> Draws:
+        """Resamples of its problems and seeds."""
+        return draw(self.cluster, len(self.seeds))
+
+    @cached_property
+    def options(self) -> dict[str, dict[str, Options]]:
+        """What ``greedy`` and ``sampled`` turns return, by family of stopping rules."""
+        return {"greedy": stop_options(self.greedy), "sampled": stop_options(self.sampled)}
+
+    @cached_property
+    def every(self) -> Options:
+        """All that it can return without labels: greedy, sampled or by votes."""
+        titles = {"greedy": self.row.title, "sampled": f"{self.row.title} sampled"}
+        free = [
+            replace(one, names=tuple(f"{title}, {name}" for name in one.names))
+            for how, title in titles.items()
+            for family, one in self.options[how].items()
+            if family != ORACLE
+        ]
+        return joined([*free, *([self.votes] if self.votes else [])])
+
+    @cached_property
+    def metrics(self) -> dict[str, dict[str, Floats]]:
+        """Values of every metric, ``greedy`` and ``sampled``, under its own protocol."""
+        return {how: metrics(getattr(self, how), self.draws) for how in ("greedy", "sampled")}
+
+    def index(self, seeds: Sequence[int]) -> list[int]:
+        """Where some of its seeds are; an untrained row has the same values for every seed."""
+        return [self.seeds.index(seed) if self.row.trained else 0 for seed in seeds]
 
 
 def clusters(table: TurnTable) -> Ints:
@@ -41,30 +90,20 @@ def clusters(table: TurnTable) -> Ints:
     return cluster_codes([name.rsplit("-", 2)[0] for name in table.ids])
 
 
-def draws(cluster: Ints, seeds: int, resamples: int = RESAMPLES) -> Draws:
-    """Resamples of clusters and of seeds, the same for every row with as many seeds."""
-    return draw(cluster, seeds, resamples)
-
-
-def metrics(runs: Sequence[tuple[TurnTable, Endings]], drawn: Draws) -> dict[str, Floats]:
+def metrics(tables: Sequence[TurnTable], drawn: Draws) -> dict[str, Floats]:
     """Values of each metric of S runs; ``any_turn_accuracy`` is over all recorded turns."""
     ratios, areas = [], []
-    for table, outcome in runs:
-        problems = problem_table(table, outcome)
+    for table in tables:
+        problems = problem_table(table, table.outcome)
         one = np.ones(len(table.ids))
-        nothing = (0 * one, 0 * one)
-        known = dict.fromkeys(_RATIOS, nothing) | problems.ratios()
+        known = dict.fromkeys(_RATIOS, (0 * one, 0 * one)) | problems.ratios()
         found = {name: known[name] for name in _RATIOS}
         found["any_turn_accuracy"] = (table.correct.any(1).astype(float), one)
         found["tokens_per_correct"] = (found["avg_total_tokens"][0], found["accuracy"][0])
         ratios.append(found)
-        areas.append(
-            {
-                name: level_resamples(problems.turns_of(name), drawn.counts, calibration.auroc)
-                for name in AUROCS
-            }
-        )
-    return values(ratios, drawn) | {name: np.stack([a[name] for a in areas]) for name in AUROCS}
+        turns = {name: problems.turns_of(name) for name in AUROCS}
+        areas.append([level_resamples(t, drawn.counts, calibration.auroc) for t in turns.values()])
+    return values(ratios, drawn) | dict(zip(AUROCS, np.stack(areas, 1), strict=True))
 
 
 def values(runs: Sequence[Ratios], drawn: Draws) -> dict[str, Floats]:
@@ -73,12 +112,15 @@ def values(runs: Sequence[Ratios], drawn: Draws) -> dict[str, Floats]:
     return {name: np.stack([one[name] for one in found]) for name in runs[0]}
 
 
-def turn_ratios(table: TurnTable) -> Ratios:
-    """Accuracy of every turn that all problems have, by its number."""
-    ran = table.length > 0
-    width = int(table.length[ran].min()) if ran.any() else 0
-    one = np.ones(len(ran))
-    return {str(k + 1): (table.correct[:, k].astype(float), one) for k in range(width)}
+def stop_options(tables: Sequence[TurnTable]) -> dict[str, Options]:
+    """Each family of stopping rules on S recordings of every turn, for T_tr and for all turns.
+
+    Thresholds of scores are quantiles over the first seed.
+    """
+    most = min(table.correct.shape[1] for table in tables)
+    horizons = sorted({min(HORIZON, most), most})
+    rules = families(tables[0], most, horizons)
+    return {name: options_of(tables, some, most) for name, some in rules.items()}
 
 
 def over_seeds(found: Floats, drawn: Draws) -> Floats:
@@ -89,68 +131,20 @@ def over_seeds(found: Floats, drawn: Draws) -> Floats:
     return np.asarray(total / np.where(share > 0, share, np.nan))
 
 
+# --- entries of results.json --------------------------------------------------------------------
+
+
 def entry(found: Floats, drawn: Draws) -> dict[str, Any]:
     """Values as their ``mean`` over seeds, ``ci95``, and ``seeds``, that of each."""
     mean = over_seeds(found, drawn)
-    single = found[:, 0]
-    return {
-        "mean": None if np.isnan(mean[0]) else float(mean[0]),
-        "ci95": percentile_interval(mean[1:]),
-        "seeds": [None if np.isnan(one) else float(one) for one in single],
-    }
-
-
-# --- what recorded turns can return -----------------------------------------------------------
-
-
-def stop_options(tables: Sequence[TurnTable]) -> dict[str, Options]:
-    """Each family of stopping rules on S recordings of every turn, for T_tr and for all turns.
-
-    Thresholds of scores are quantiles over the first seed.
-    """
-    most = min(table.correct.shape[1] for table in tables)
-    horizons = sorted({min(HORIZON, most), most})
-    return {
-        name: options_of(tables, rules, most)
-        for name, rules in families(tables[0], most, horizons).items()
-    }
-
-
-def without_labels(title: str, found: Mapping[str, Options]) -> list[Options]:
-    """The options of all families but the oracle, named after their row."""
-    return [
-        Options(
-            names=tuple(f"{title}, {name}" for name in one.names),
-            right=one.right,
-            tokens=one.tokens,
-        )
-        for family, one in found.items()
-        if family != ORACLE
-    ]
-
-
-def of_seeds(options: Options, chosen: Sequence[int]) -> Options:
-    """The options of some seeds, by index; of a single seed, its own as often as needed."""
-    index = [0] * len(chosen) if options.right.shape[1] == 1 else list(chosen)
-    return Options(
-        names=options.names, right=options.right[:, index], tokens=options.tokens[:, index]
-    )
-
-
-def best(
-    options: Sequence[Options], budgets: Sequence[Floats | float], drawn: Draws
-) -> list[Chosen | None]:
-    """:func:`~svr_lightning.analysis.choice.choose` among all options together."""
-    return choose(joined(options), budgets, drawn)
+    first, *single = (None if np.isnan(one) else float(one) for one in (mean[0], *found[:, 0]))
+    return {"mean": first, "ci95": percentile_interval(mean[1:]), "seeds": single}
 
 
 def chosen_entry(found: Chosen) -> dict[str, Any]:
     """``accuracy``, ``tokens`` and the most frequent ``options`` of what was chosen."""
-    return {
-        "accuracy": float(found.accuracy[0]),
-        "tokens": float(found.tokens[0]),
-        "options": list(found.names[:2]),
-    }
+    accuracy, tokens = float(found.accuracy[0]), float(found.tokens[0])
+    return {"accuracy": accuracy, "tokens": tokens, "options": list(found.names[:2])}
 
 
 def gap_entry(gap: Floats) -> dict[str, Any]:

@@ -1,9 +1,12 @@
-"""Writes ``table.md`` from results. Pure."""
+"""The tables and the figure of ``results.json``. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from experiments.miniature.summary import AUROCS
+from svr_lightning.report.drawing import BLUE, GREY, LIGHT_BLUE, ORANGE, new_figure
 
 Entry = Mapping[str, Any]
 
@@ -122,8 +125,8 @@ def _greedy(entry: Entry) -> list[str]:
     ]
 
 
-def _gap(value: Entry, form: str = "+.3f") -> str:
-    return _interval({"mean": value["difference"], "ci95": value["ci95"]}, form)
+def _gap(value: Entry) -> str:
+    return _interval({"mean": value["difference"], "ci95": value["ci95"]}, "+.3f")
 
 
 def _title(entry: Entry) -> str:
@@ -140,3 +143,39 @@ def _interval(value: Entry, form: str = ".3f") -> str:
         return ""
     low, high = (format(bound, form) for bound in value["ci95"])
     return f"{value['mean']:{form}} [{low}, {high}]"
+
+
+# --- the figure -----------------------------------------------------------------------------------
+
+_COLOURS = {"svr": BLUE, "svr_plus": LIGHT_BLUE, "rlcr": ORANGE}
+"""Colours of the policies that state a self-check; the others are grey."""
+_MARKERS = {"warm_start": "P", "grpo": "s", "grpo_mt": "D", "murphy": "^"}
+_SHOWN = (*_MARKERS, "svr", "svr_plus", "rlcr_fresh", "svr_fresh", "svr_plus_fresh")
+"""More rows would make it unreadable."""
+
+
+def budgets(curves: Sequence[Mapping[str, Any]]) -> Figure:
+    """Policies with a self-check have colours, fresh turns are dashed."""
+    figure = new_figure(4.6)
+    axes = figure.add_subplot()
+    for curve in curves:
+        if curve["name"] not in _SHOWN:
+            continue
+        policy = curve["name"].removesuffix("_fresh")
+        axes.plot(
+            [point["tokens"] for point in curve["points"]],
+            [point["accuracy"] for point in curve["points"]],
+            color=_COLOURS.get(policy, GREY),
+            linestyle="--" if policy != curve["name"] else "-",
+            linewidth=2.0 if policy in _COLOURS else 1.2,
+            marker=_MARKERS.get(curve["name"], "."),
+            label=curve["title"],
+        )
+    axes.set_xscale("log")
+    axes.set_xticks(ticks := (50, 100, 200, 400, 800), [str(tick) for tick in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel("tokens per problem")
+    axes.set_ylabel("accuracy")
+    axes.grid(axis="y")
+    figure.legend(loc="outside upper left", ncols=3)
+    return figure

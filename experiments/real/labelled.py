@@ -57,15 +57,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True, help="of the order")
     parser.add_argument("--steps", type=int, default=94, help="of 32 answers; 94 are two passes")
     options = parser.parse_args()
-    supervise(
-        options.start,
-        options.out,
-        documents(options.recording, options.seed),
-        seed=options.seed,
-        steps=options.steps,
-        rate=3e-4,
-        check_weight=CHECK_WEIGHT,
-    )
+    taught, seed = documents(options.recording, options.seed), options.seed
+    how = {"steps": options.steps, "rate": 3e-4, "check_weight": CHECK_WEIGHT}
+    supervise(options.start, options.out, taught, seed=seed, **how)
 
 
 if __name__ == "__main__":

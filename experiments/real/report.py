@@ -17,7 +17,7 @@ from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.replay import replay
 from svr_lightning.analysis.stops import total_tokens
 from svr_lightning.analysis.table import TurnTable, turn_tables
-from svr_lightning.core.metrics import VERDICT_CODES, auroc
+from svr_lightning.core.metrics import auroc
 from svr_lightning.core.stopping import Confident
 from svr_lightning.files import write_json
 
@@ -43,7 +43,7 @@ def signal(run: TurnTable, name: str) -> Array:
 def says_correct(run: TurnTable) -> Array:
     """[N, T] P(CORRECT), from the probability of the sampled verdict; one half without."""
     probability = np.nan_to_num(signal(run, "verdict_probability"), nan=0.5)
-    return np.where(run.verdict == VERDICT_CODES["CORRECT"], probability, 1 - probability)
+    return np.where(run.verdict == 1, probability, 1 - probability)
 
 
 def adaptive(run: TurnTable) -> tuple[Array, Array]:
@@ -140,7 +140,8 @@ def row_of(modes: Mapping[str, Tables]) -> dict[str, Any]:
     run = modes["sampled"]["test"]
     first, answered = run.correct[:, 0], signal(run, "answer_logprob")[:, 0]
     known = ~np.isnan(answered)
-    believed = run.verdict[:, 0] == VERDICT_CODES["CORRECT"]
+    believed: Array = run.verdict[:, 0] == 1
+    accepted: Array = believed & (run.confidence[:, 0] >= GATE)
     right, tokens = adaptive(run)
     found = {
         "right": first.mean(),
@@ -149,7 +150,7 @@ def row_of(modes: Mapping[str, Tables]) -> dict[str, Any]:
         "auroc_logprob": auroc(signal(run, "completion_logprob")[:, 0], first),
         "auroc_answer_logprob": auroc(answered[known], first[known]),
         "says_correct": believed.mean(),
-        "accepted": (believed & (run.confidence[:, 0] >= GATE)).mean(),
+        "accepted": accepted.mean(),
         "levels": len(np.unique(run.confidence[:, 0])),
         "adaptive_right": right.mean(),
         "adaptive_tokens": tokens.mean(),

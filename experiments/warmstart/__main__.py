@@ -7,9 +7,9 @@ path whose rows have an answer that can be written down.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -21,23 +21,16 @@ from experiments.warmstart.training import save, train
 from svr_lightning.errors import ConfigError
 from svr_lightning.tiny.word_problems import NAMES
 
-
-class Task(NamedTuple):
-    """What a task's warm start consists of."""
-
-    lessons: Callable[[float], tuple[Lesson, ...]]
-    """By how much self-checks know of correctness."""
-    layers: int
-    tokenizer: dict[str, Any]
-    """Options of :func:`~experiments.warmstart.embedded.build_tokenizer`."""
-
-
-TASKS = {
-    "countdown": Task(countdown.lessons, 4, {"vocabulary": 1200, "largest_number": 200}),
-    "word_problems": Task(
-        word_problems.lessons, 3, {"vocabulary": 1700, "largest_number": 99, "words": NAMES}
+TASKS: dict[str, tuple[Any, int, dict[str, Any]]] = {
+    "countdown": (countdown, 4, {"vocabulary": 1200, "largest_number": 200}),
+    "word_problems": (
+        word_problems,
+        3,
+        {"vocabulary": 1700, "largest_number": 99, "words": NAMES},
     ),
 }
+"""Module with the lessons, layers of the model, and options of
+:func:`~experiments.warmstart.embedded.build_tokenizer`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> list[float]:
@@ -89,11 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
 
 def _from_nothing(options: argparse.Namespace) -> tuple[Any, Any, tuple[Lesson, ...]]:
     """The model and the tokenizer of a policy that ships, and its lessons."""
-    task = TASKS[options.task]
-    lessons = task.lessons(options.informative)
-    last = lessons[-1].demonstrations
-    tokenizer = build_tokenizer(last.stream(options.seed), **task.tokenizer)
-    model = new_model(tokenizer, options.seed, layers=task.layers)
+    module, layers, own = TASKS[options.task]
+    lessons = module.lessons(options.informative)
+    tokenizer = build_tokenizer(lessons[-1].demonstrations.stream(options.seed), **own)
+    model = new_model(tokenizer, options.seed, layers=layers)
     print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)
     return model, tokenizer, lessons
 

@@ -6,9 +6,9 @@ self-check reads the same for right and wrong answers, and its self-check is ove
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from experiments.warmstart.documents import Document
 from svr_lightning.core.parsing import SelfCheckFields
@@ -28,10 +28,11 @@ from svr_lightning.tasks import get_task
 
 Weighted = tuple[tuple[float, int], ...]
 
-CHECKED = ("svr", "verdict", "confidence")
-"""Prompts that ask for a self-check, or for one of its fields."""
-KINDS = (*CHECKED, "first", "neutral", "analysis", "scored", "tutor", "guided")
-"""All prompts of all recipes."""
+KINDS = (
+    *("svr", "verdict", "confidence"),
+    *("first", "neutral", "analysis", "scored", "tutor", "guided"),
+)
+"""All prompts of all recipes; the first three ask for a self-check, or for one of its fields."""
 TRUNCATED_SHARE = 0.03
 """Share of the refinements whose draft was truncated."""
 TOLD_SHARE = 0.3
@@ -109,20 +110,17 @@ class Demonstrations:
     def stream(self, seed: int) -> Iterator[Document]:
         """Demonstrations of the prompts of ``kinds``; equal seeds, equal sequences."""
         rng = random.Random(seed)
-        makers: dict[str, Callable[[random.Random, Problem], Document]] = {
-            "svr": lambda rng, problem: self._checked(rng, problem, "joint"),
-            "verdict": lambda rng, problem: self._checked(rng, problem, "verdict"),
-            "confidence": lambda rng, problem: self._checked(rng, problem, "confidence"),
+        makers = {
             "first": self._first,
-            "neutral": self._neutral,
+            "neutral": self._revised,
+            "scored": self._revised,
             "analysis": self._analysis,
-            "scored": self._scored,
-            "tutor": self._tutor,
-            "guided": self._guided,
+            "tutor": self._tutored,
+            "guided": self._tutored,
         }
         while True:
-            kind = rng.choice(self.kinds)
-            yield makers[kind](rng, self.solver.problem(rng))
+            kind, problem = rng.choice(self.kinds), self.solver.problem(rng)
+            yield makers.get(kind, self._checked)(rng, problem, kind)
 
     def self_check(self, rng: random.Random, correct: bool) -> tuple[Verdict, float]:
         """The demonstrator's verdict and confidence: overconfident on purpose."""
@@ -132,24 +130,22 @@ class Demonstrations:
         verdict = Verdict.INCORRECT if rng.random() < 0.65 else Verdict.UNSURE
         return verdict, _draw(rng, _DOUBTFUL)
 
-    def _checked(
-        self, rng: random.Random, problem: Problem, interface: SelfCheckFields
-    ) -> Document:
+    def _checked(self, rng: random.Random, problem: Problem, kind: str) -> Document:
         """A turn under SVR's prompts, with one or both fields of the self-check."""
         task = get_task(problem.task)
-        kind = "svr" if interface == "joint" else interface
+        interface: Any = "joint" if kind == "svr" else kind
         if rng.random() < self.first_turns:
             attempt = self.solver.first(rng, problem)
+            completion = completion_text(attempt, *self.self_check(rng, attempt.correct), interface)
             messages = first_turn_messages(task, problem, interface)
-            completion = self._with_check(rng, attempt, interface)
-            return _document(kind, messages, completion, "", False, attempt.correct)
+            return _document(kind, messages, completion, correct=attempt.correct)
         draft, truncated = self._draft(rng, problem)
         verdict, confidence = self._header(rng, draft.correct)
         text = completion_text(draft, verdict, confidence, interface)
         messages = refinement_messages(
             task,
             problem,
-            previous=_cut(rng, text, len(draft.text)) if truncated else text,
+            previous=_shown(rng, text, truncated, len(draft.text)),
             verdict=verdict,
             confidence=confidence,
             truncated=truncated,
@@ -159,75 +155,58 @@ class Demonstrations:
         believed = confidence >= 0.5 if interface == "confidence" else verdict == Verdict.CORRECT
         keep = KEEP_BELIEVED if believed else self.keep_doubted
         attempt = self._refined(rng, problem, draft, truncated, keep)
-        completion = self._with_check(rng, attempt, interface)
+        completion = completion_text(attempt, *self.self_check(rng, attempt.correct), interface)
         return _document(kind, messages, completion, draft.text, truncated, attempt.correct)
 
-    def _first(self, rng: random.Random, problem: Problem) -> Document:
+    def _first(self, rng: random.Random, problem: Problem, kind: str) -> Document:
         attempt = self.solver.first(rng, problem)
         messages = first_turn_messages(get_task(problem.task), problem, None)
-        return _document("first", messages, attempt.text, "", False, attempt.correct)
+        return _document(kind, messages, attempt.text, correct=attempt.correct)
 
-    def _neutral(self, rng: random.Random, problem: Problem) -> Document:
+    def _revised(self, rng: random.Random, problem: Problem, kind: str) -> Document:
+        """A turn after a draft; where it is told the draft's score it believes it."""
         draft, truncated = self._draft(rng, problem)
-        attempt = self._refined(rng, problem, draft, truncated, KEEP_UNCHECKED)
-        shown = _cut(rng, draft.text) if truncated else draft.text
-        state = DraftState(draft=shown, truncated=truncated)
-        messages = neutral(_style(problem), problem.question, state, _later_turn(rng))
-        return _document("neutral", messages, attempt.text, draft.text, truncated, attempt.correct)
+        if kind == "scored" and not truncated:
+            attempt = draft if draft.correct else self.solver.another(rng, problem, draft)
+        else:
+            attempt = self._refined(rng, problem, draft, truncated, KEEP_UNCHECKED)
+        shown, turn = _shown(rng, draft.text, truncated), _later_turn(rng)
+        if kind == "scored":
+            told = OracleState(draft=shown, truncated=truncated, correct=draft.correct)
+            messages = scored(_style(problem), problem.question, told, turn)
+        else:
+            state = DraftState(draft=shown, truncated=truncated)
+            messages = neutral(_style(problem), problem.question, state, turn)
+        return _document(kind, messages, attempt.text, draft.text, truncated, attempt.correct)
 
-    def _scored(self, rng: random.Random, problem: Problem) -> Document:
-        """A demonstrator that is told the score believes it."""
-        draft, truncated = self._draft(rng, problem)
-        attempt = draft
-        if truncated:
-            attempt = self.solver.first(rng, problem)
-        elif not draft.correct:
-            attempt = self.solver.another(rng, problem, draft)
-        shown = _cut(rng, draft.text) if truncated else draft.text
-        state = OracleState(draft=shown, truncated=truncated, correct=draft.correct)
-        messages = scored(_style(problem), problem.question, state, _later_turn(rng))
-        return _document("scored", messages, attempt.text, draft.text, truncated, attempt.correct)
-
-    def _analysis(self, rng: random.Random, problem: Problem) -> Document:
+    def _analysis(self, rng: random.Random, problem: Problem, kind: str) -> Document:
         """The analysis repeats the draft and proposes how to begin."""
-        style, turn = _style(problem), _later_turn(rng)
+        turn = _later_turn(rng)
         draft, truncated = self._draft(rng, problem)
         text = draft.text
         if rng.random() < 0.5:
             text = analysis_text(self.solver.draft(rng, problem), draft)
-        shown = _cut(rng, text) if truncated else text
+        shown = _shown(rng, text, truncated)
+        state: DraftState | OracleState = DraftState(draft=shown, truncated=truncated)
         if not truncated and not draft.correct and rng.random() < TOLD_SHARE:
             attempt = self.solver.another(rng, problem, draft)
-            known = OracleState(draft=shown, truncated=False, correct=False)
-            messages = analysis(style, problem.question, known, turn)
+            state = OracleState(draft=text, truncated=False, correct=False)
         else:
             attempt = self._refined(rng, problem, draft, truncated, KEEP_UNCHECKED)
-            state = DraftState(draft=shown, truncated=truncated)
-            messages = analysis(style, problem.question, state, turn)
+        messages = analysis(_style(problem), problem.question, state, turn)
         completion = analysis_text(draft, attempt)
-        return _document("analysis", messages, completion, text, truncated, attempt.correct)
+        return _document(kind, messages, completion, text, truncated, attempt.correct)
 
-    def _tutor(self, rng: random.Random, problem: Problem) -> Document:
-        draft = self.solver.draft(rng, problem)
-        messages = feedback(_style(problem), problem.question, draft.text)
-        hints = hints_text(draft, self._refined(rng, problem, draft, False, KEEP_UNCHECKED))
-        return _document("tutor", messages, hints, draft.text, False, None)
-
-    def _guided(self, rng: random.Random, problem: Problem) -> Document:
-        """The tutor's advice is followed."""
-        draft = self.solver.draft(rng, problem)
+    def _tutored(self, rng: random.Random, problem: Problem, kind: str) -> Document:
+        """A tutor's advice, or the attempt that follows it."""
+        draft, style = self.solver.draft(rng, problem), _style(problem)
         attempt = self._refined(rng, problem, draft, False, KEEP_UNCHECKED)
-        messages = guided(
-            _style(problem),
-            problem.question,
-            draft.text,
-            hints_text(draft, attempt),
-            _later_turn(rng),
-        )
-        return _document("guided", messages, attempt.text, draft.text, False, attempt.correct)
-
-    def _with_check(self, rng: random.Random, attempt: Attempt, interface: SelfCheckFields) -> str:
-        return completion_text(attempt, *self.self_check(rng, attempt.correct), interface)
+        hints = hints_text(draft, attempt)
+        if kind == "tutor":
+            messages = feedback(style, problem.question, draft.text)
+            return _document(kind, messages, hints, draft.text)
+        messages = guided(style, problem.question, draft.text, hints, _later_turn(rng))
+        return _document(kind, messages, attempt.text, draft.text, False, attempt.correct)
 
     def _draft(self, rng: random.Random, problem: Problem) -> tuple[Attempt, bool]:
         """A previous turn, and whether it was cut off."""
@@ -297,9 +276,9 @@ def _document(
     kind: str,
     messages: list[Message],
     completion: str,
-    draft: str,
-    truncated: bool,
-    correct: bool | None,
+    draft: str = "",
+    truncated: bool = False,
+    correct: bool | None = None,
 ) -> Document:
     # A draft's last tag may share a token with what follows it.
     learned = "" if truncated else draft.removesuffix("</answer>")
@@ -308,9 +287,9 @@ def _document(
     )
 
 
-def _cut(rng: random.Random, text: str, end: int | None = None) -> str:
-    """A text that was cut off before ``end``, with at least some characters left."""
-    return text[: rng.randrange(len(ANALYSIS_OPEN), end or len(text))]
+def _shown(rng: random.Random, text: str, truncated: bool, end: int | None = None) -> str:
+    """A draft; a truncated one is cut off before ``end``, with at least some characters left."""
+    return text[: rng.randrange(len(ANALYSIS_OPEN), end or len(text))] if truncated else text
 
 
 def _later_turn(rng: random.Random) -> int:

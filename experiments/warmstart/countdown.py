@@ -13,21 +13,12 @@ which is what the policy's intuition learns from, or the next derivation in
 """
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast
 
 from experiments.warmstart.attempts import Attempt, Demonstrations, Lesson
-from experiments.warmstart.documents import Document
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks import get_task
-from svr_lightning.tiny.problems import (
-    LARGEST_TARGET,
-    Derivation,
-    Split,
-    search_order,
-    universe,
-)
+from svr_lightning.tiny.problems import LARGEST_TARGET, Derivation, search_order, universe
 
 SOLUTION_CHANCE, FIRST_LESSON_CHANCE = 0.85, 0.5
 """Probability that a first attempt is a solution; and in the first lesson."""
@@ -49,11 +40,6 @@ OVERCONFIDENT_CONFIDENCES = {
 }
 
 
-def documents(seed: int, split: str = "train", informative: float = 1.0) -> Iterator[Document]:
-    """Endless demonstrations of the last lesson."""
-    return _overconfident(split, informative).stream(seed)
-
-
 def lessons(informative: float = 1.0) -> tuple[Lesson, ...]:
     """The whole warm start: to compare a value with the target, then to solve, then to trust it.
 
@@ -68,7 +54,13 @@ def lessons(informative: float = 1.0) -> tuple[Lesson, ...]:
         trust=HONEST,
     )
     solve = Demonstrations(solver=CountdownSolver(), informative=informative, trust=HONEST)
-    trust = _overconfident("train", informative)
+    trust = Demonstrations(
+        solver=CountdownSolver(),
+        informative=informative,
+        trust=OVERCONFIDENT,
+        confident=OVERCONFIDENT_CONFIDENCES,
+        keep_doubted=KEEP_DOUBTED,
+    )
     return (
         Lesson(demonstrations=compare, steps=900, rate=3e-3, batch=16, check_weight=10.0),
         Lesson(demonstrations=solve, steps=1500, rate=3e-3, batch=32, check_weight=4.0),
@@ -76,27 +68,16 @@ def lessons(informative: float = 1.0) -> tuple[Lesson, ...]:
     )
 
 
-def _overconfident(split: str, informative: float) -> Demonstrations:
-    return Demonstrations(
-        solver=CountdownSolver(cast(Split, split)),
-        informative=informative,
-        trust=OVERCONFIDENT,
-        confident=OVERCONFIDENT_CONFIDENCES,
-        keep_doubted=KEEP_DOUBTED,
-    )
-
-
 @dataclass(frozen=True)
 class CountdownSolver:
     """Attempts of one derivation each."""
 
-    split: Split = "train"
     solution_chance: float = SOLUTION_CHANCE
 
     def problem(self, rng: random.Random) -> Problem:
         """A problem in some order."""
         several = rng.random() < SEVERAL_SHARE
-        numbers, target = rng.choice(universe(self.split) if several else universe(self.split, 1))
+        numbers, target = rng.choice(universe("train") if several else universe("train", 1))
         row = {"id": "t", "nums": rng.sample(numbers, len(numbers)), "target": target}
         return get_task("countdown").from_row(row)
 

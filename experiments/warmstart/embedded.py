@@ -11,12 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (
-    GenerationConfig,
-    PreTrainedTokenizerFast,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from experiments.warmstart.documents import Document
 
@@ -86,7 +81,11 @@ def build_tokenizer(
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    texts = _texts(itertools.islice(demonstrations, sample))
+    texts = (
+        text
+        for document in itertools.islice(demonstrations, sample)
+        for text in (*(message["content"] for message in document.messages), document.completion)
+    )
     bpe.train_from_iterator(itertools.chain(texts, numbers), trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=bpe,
@@ -100,41 +99,27 @@ def build_tokenizer(
     )
 
 
-def new_model(
-    tokenizer: PreTrainedTokenizerFast, seed: int, width: int = 96, layers: int = 4
-) -> Qwen3ForCausalLM:
-    """An untrained Qwen3; half a million parameters with the default shape.
+def new_model(tokenizer: PreTrainedTokenizerFast, seed: int, layers: int) -> Qwen3ForCausalLM:
+    """An untrained Qwen3; half a million parameters with four layers.
 
-    Args:
-        tokenizer: gives the vocabulary and the special tokens.
-        seed: of the weights.
-        width: of the residual stream, a multiple of 32.
-        layers: number of layers.
+    The tokenizer gives the vocabulary and the special tokens; ``seed`` is of the weights.
     """
     torch.manual_seed(seed)
+    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     config = Qwen3Config(
         vocab_size=len(tokenizer),
-        hidden_size=width,
-        intermediate_size=width * 8 // 3,
+        hidden_size=96,
+        intermediate_size=256,
         num_hidden_layers=layers,
-        num_attention_heads=width // 32,
+        num_attention_heads=3,
         num_key_value_heads=1,
         head_dim=32,
         max_position_embeddings=8192,
         tie_word_embeddings=True,
         initializer_range=0.05,
         bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        **ends,
     )
     model = Qwen3ForCausalLM(config)
-    model.generation_config = GenerationConfig(
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
-    )
+    model.generation_config = GenerationConfig(**ends)
     return model
-
-
-def _texts(demonstrations: Iterator[Document]) -> Iterator[str]:
-    for document in demonstrations:
-        yield from (message["content"] for message in document.messages)
-        yield document.completion

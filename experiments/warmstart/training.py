@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from experiments.warmstart.documents import Document, Encoded, encode
 from svr_lightning.core.schedule import warmup_stable_decay
@@ -84,7 +84,12 @@ def _accumulate(model: Any, chosen: list[Encoded], micro_batch: int) -> float:
     total = sum(sum(e.weights[1:]) for e in chosen)
     loss_sum = 0.0
     for start in range(0, len(chosen), micro_batch):
-        ids, weights = (t.to(model.device) for t in _pad(chosen[start : start + micro_batch]))
+        some = chosen[start : start + micro_batch]
+        # [B, L], padded on the right, where causal attention never reaches the padding.
+        ids, weights = (
+            pad_sequence([torch.tensor(row) for row in rows], batch_first=True).to(model.device)
+            for rows in ([e.ids for e in some], [e.weights for e in some])
+        )
         ids, targets, weights = ids[:, :-1], ids[:, 1:], weights[:, 1:]
         learn = weights > 0
         narrow = ids.is_cuda or _cpu_has_bf16()
@@ -102,14 +107,3 @@ def _accumulate(model: Any, chosen: list[Encoded], micro_batch: int) -> float:
 def _cpu_has_bf16() -> bool:
     """Whether products in bfloat16 are faster here: others compute them in software."""
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-
-
-def _pad(batch: list[Encoded]) -> tuple[Tensor, Tensor]:
-    """Right-pad: [B, L] ids and [B, L] weights. Causal attention never reaches the padding."""
-    longest = max(len(e.ids) for e in batch)
-    ids = torch.zeros(len(batch), longest, dtype=torch.long)
-    weights = torch.zeros(len(batch), longest)
-    for row, e in enumerate(batch):
-        ids[row, : len(e.ids)] = torch.tensor(e.ids)
-        weights[row, : len(e.ids)] = torch.tensor(e.weights)
-    return ids, weights

@@ -13,23 +13,13 @@ Sometimes it takes the distractor for a quantity. Nothing in a trace says whethe
 """
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from typing import cast
 
 from experiments.warmstart.attempts import Attempt, Demonstrations, Lesson
-from experiments.warmstart.documents import Document
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks import get_task
-from svr_lightning.tiny.word_problems import (
-    LARGEST_VALUE,
-    Split,
-    Step,
-    WordProblem,
-    apply,
-    draw,
-)
+from svr_lightning.tiny.word_problems import LARGEST_VALUE, Step, WordProblem, apply, draw
 
 HARD = (6, 7, 8, 9, 11, 12)
 """Operations with another right operand are always remembered."""
@@ -52,37 +42,24 @@ CONFIDENT = {
 }
 
 
-def documents(seed: int, split: str = "train", informative: float = 1.0) -> Iterator[Document]:
-    """Endless demonstrations; see :class:`~experiments.warmstart.attempts.Demonstrations`."""
-    return _demonstrations(split, informative).stream(seed)
-
-
 def lessons(informative: float = 1.0) -> tuple[Lesson, ...]:
     """The whole warm start: one lesson."""
-    demonstrations = _demonstrations("train", informative)
+    demonstrations = Demonstrations(
+        solver=WordSolver(), informative=informative, trust=TRUST, confident=CONFIDENT
+    )
     return (
         Lesson(demonstrations=demonstrations, steps=3000, rate=3e-3, batch=16, check_weight=4.0),
     )
 
 
-def _demonstrations(split: str, informative: float) -> Demonstrations:
-    return Demonstrations(
-        solver=WordSolver(cast(Split, split)),
-        informative=informative,
-        trust=TRUST,
-        confident=CONFIDENT,
-    )
-
-
-@dataclass(frozen=True)
 class WordSolver:
     """Solves word problems with mistakes."""
 
-    split: Split = "train"
-
     def problem(self, rng: random.Random) -> Problem:
-        """Any problem of the split; its payload has the story, which no prompt shows."""
-        return problem_of(draw(rng, self.split))
+        """Any problem to train on; its payload has the story, which no prompt shows."""
+        found = draw(rng, "train")
+        row = {"id": "", "question": found.question, "answer": f"#### {found.steps[-1].value}"}
+        return replace(get_task("gsm8k").from_row(row), payload={"word_problem": found})
 
     def first(self, rng: random.Random, problem: Problem) -> Attempt:
         """A solution from memory."""
@@ -95,13 +72,6 @@ class WordSolver:
     def another(self, rng: random.Random, problem: Problem, draft: Attempt) -> Attempt:
         """Solve again, mostly with care: perhaps with the same answer."""
         return _attempt(rng, problem, careful=rng.random() < CAREFUL)
-
-
-def problem_of(word_problem: WordProblem) -> Problem:
-    """The problem as the task reads it, with the story as its payload."""
-    answer = f"#### {word_problem.steps[-1].value}"
-    row = {"id": "", "question": word_problem.question, "answer": answer}
-    return replace(get_task("gsm8k").from_row(row), payload={"word_problem": word_problem})
 
 
 @cache
@@ -161,17 +131,17 @@ def _in_parts(
 ) -> list[Step] | None:
     """The operation with each half of its right operand, as ``7*8`` by ``7*4`` and ``28+28``."""
     half = right // 2
-    first = _remembered(rng, label, left, operator, half)
-    if first is None:
+    done = _remembered(rng, label, left, operator, half)
+    if done is None:
         return None
+    value, rest = done[0].value, right - half
     if operator == "*":
-        second = _remembered(rng, label, left, operator, right - half)
-        if second is None:
+        again = _remembered(rng, label, left, operator, rest)
+        if again is None:
             return None
-        last = _remembered(rng, label, first[0].value, "+", second[0].value)
-        return last and [*first, *second, *last]
-    last = _remembered(rng, label, first[0].value, operator, right - half)
-    return last and [*first, *last]
+        done, operator, rest = [*done, *again], "+", again[0].value
+    last = _remembered(rng, label, value, operator, rest)
+    return last and [*done, *last]
 
 
 def _attempt(rng: random.Random, problem: Problem, *, careful: bool) -> Attempt:

@@ -4,7 +4,7 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -12,10 +12,11 @@ import pytest
 
 from experiments.real.demonstrations import WRONG_DRAFTS, demonstrations, wrong
 from experiments.real.recipes import SYSTEM, Brief, BriefSVR, SupervisedSVR, brier_advantage
-from experiments.real.tasks import ARITHMETIC, KINDS, ShortAnswer, split
+from experiments.real.tasks import ARITHMETIC, DAYS, KINDS, ShortAnswer, split
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.parsing import parse_self_check, self_check_format_score
-from svr_lightning.core.types import Completion, FinishReason, Problem, Turn, Verdict
+from svr_lightning.core.types import Problem, Turn, Verdict
+from tests.recipes import completion
 
 TASK = ShortAnswer()
 
@@ -39,14 +40,13 @@ def test_no_problem_is_both_trained_on_and_held_out_nor_demonstrated() -> None:
     assert held_out.isdisjoint(map(numbers, shown))
 
 
-def test_a_solution_ends_with_its_answer_and_is_right() -> None:
-    rng = random.Random(0)
-    for kind in ARITHMETIC:
-        exercise = KINDS[kind](rng)
-        assert exercise.reasoning.endswith(exercise.answer) or not exercise.reasoning
-        for step in filter(None, exercise.reasoning.split(", ")):
-            left, _, right = step.partition("=")
-            assert eval(left) == int(right)
+@pytest.mark.parametrize("kind", ARITHMETIC)
+def test_a_solution_ends_with_its_answer_and_is_right(kind: str) -> None:
+    exercise = KINDS[kind](random.Random(0))
+    assert exercise.reasoning.endswith(exercise.answer) or not exercise.reasoning
+    for step in filter(None, exercise.reasoning.split(", ")):
+        left, _, right = step.partition("=")
+        assert eval(left) == int(right)
 
 
 def test_the_last_answer_has_to_be_the_reference() -> None:
@@ -75,28 +75,18 @@ def test_demonstrated_self_checks_are_in_form_and_say_nothing_about_the_draft() 
 
 
 def test_a_wrong_answer_differs_in_one_digit_or_is_another_day() -> None:
-    rng = random.Random(1)
-    for answer in ("7", "1048"):
-        other = wrong(rng, answer)
-        assert sum(a != b for a, b in zip(other, answer, strict=True)) == 1
-    assert wrong(rng, "Monday").endswith("day")
-    assert wrong(rng, "Monday") != "Monday"
+    other = wrong(random.Random(1), "1048")
+    assert sum(a != b for a, b in zip(other, "1048", strict=True)) == 1
+    assert wrong(random.Random(1), "Monday") in {*DAYS} - {"Monday"}
 
 
 def test_a_later_prompt_is_the_question_and_the_last_reply() -> None:
     text = "<answer>2</answer>\n<self_check>VERDICT: CORRECT; CONFIDENCE: 0.7</self_check>"
     problem = Problem(id="x", task=TASK.name, question="1 + 1?", reference="secret")
     prompts = []
-    for reason in (FinishReason.STOP, FinishReason.LENGTH):
-        completion = Completion(
-            prompt_ids=(1,),
-            token_ids=(2,),
-            logprobs=(0.0,),
-            text=text,
-            finish_reason=reason,
-            policy_version=0,
-        )
-        system, user = Brief().later(problem, [Turn(index=1, completion=completion, check=None)])
+    for truncated in (False, True):
+        turn = Turn(index=1, completion=completion(text, truncated), check=None)
+        system, user = Brief().later(problem, [turn])
         assert system["content"] == SYSTEM
         prompts.append(user["content"])
     assert prompts[0] == f"1 + 1?\nYour last reply:\n{text}\nCheck it and reply again."
@@ -110,20 +100,14 @@ def test_all_arms_roll_out_the_short_prompts() -> None:
 
 def test_the_verdict_learns_as_by_the_gradient_of_a_brier_score() -> None:
     # "VERDICT: CORRECT" in three tokens, of which the last two spell the verdict: q = .5 * .5.
-    ids, ends = (10, 11, 12), (9, 12, 16)
-    completion = Completion(
-        prompt_ids=(1,),
-        token_ids=ids,
+    sampled = replace(
+        completion("VERDICT: CORRECT"),
+        token_ids=(10, 11, 12),
         logprobs=(-3.0, math.log(0.5), math.log(0.5)),
-        text="VERDICT: CORRECT",
-        finish_reason=FinishReason.STOP,
-        policy_version=0,
     )
-
-    def characters(first: Sequence[int]) -> int:
-        return ends[len(first) - 1]
-
+    ends = (9, 12, 16)
     advantages = [
-        brier_advantage(completion, (9, 16), agrees, characters) for agrees in (True, False)
+        brier_advantage(sampled, (9, 16), agrees, lambda first: ends[len(first) - 1])
+        for agrees in (True, False)
     ]
     assert advantages == pytest.approx([2 * 0.75 * 0.25 * 2, 2 * -0.25 * 0.25 * 2])

@@ -162,7 +162,7 @@ def test_every_table_of_results_is_checked_here() -> None:
         name: sum(bool(re.search(r"\d\.\d{3}", str(rows))) for rows in tables(page(name)))
         for name in ("README.md", "docs/results.md", "docs/miniature.md")
     }
-    # The miniature's table of budgets: tests/tools/test_miniature_published.py.
+    # The miniature's table of budgets: tests/experiments/test_miniature_published.py.
     assert numbers == {"README.md": 1, "docs/results.md": 3, "docs/miniature.md": 3}
 
 

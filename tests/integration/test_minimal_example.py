@@ -3,7 +3,6 @@
 import json
 import sys
 from dataclasses import replace
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,10 +13,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import svr_lightning as svr
+from examples import minimal_svr as minimal
+from examples import svr_from_scratch as scratch
 from svr_lightning import tiny
 from svr_lightning.core.schedule import warmup_stable_decay
 from svr_lightning.core.types import Decoding
-from svr_lightning.tiny.problems import generate
 from svr_lightning.training.config import OptimizerConfig, ReferenceConfig
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import SVRModule
@@ -30,28 +30,8 @@ SHIPPED = Path(tiny.__file__).parent / "countdown_policy"
 SEED = 42
 
 
-def example(name: str) -> ModuleType:
-    spec = spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
-def minimal() -> ModuleType:
-    return example("minimal_svr")
-
-
-@pytest.fixture(scope="module")
-def scratch() -> ModuleType:
-    return example("svr_from_scratch")
-
-
-@pytest.fixture(scope="module")
-def trained(minimal: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> SVRModule:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> SVRModule:
     """The module after one optimizer step of the real trainer, in two micro-batches."""
     module = small_fit.module(
         recipe=minimal.RECIPE,
@@ -78,9 +58,7 @@ def policies(count: int) -> list[Any]:
     return [AutoModelForCausalLM.from_pretrained(SHIPPED) for _ in range(count)]
 
 
-def test_the_example_and_the_trainer_take_the_same_first_step(
-    minimal: ModuleType, trained: SVRModule
-) -> None:
+def test_the_example_and_the_trainer_take_the_same_first_step(trained: SVRModule) -> None:
     assert (minimal.GROUP, minimal.HORIZON) == (8, 3)
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     policy, reference, start = policies(3)
@@ -100,52 +78,47 @@ def test_the_example_and_the_trainer_take_the_same_first_step(
     assert max((now - before).abs().max().item() for now, before in pairs) > lr / 2
 
 
-def test_the_method_written_out_takes_the_trainers_first_step(
-    scratch: ModuleType, minimal: ModuleType, trained: SVRModule
-) -> None:
+def test_the_method_written_out_takes_the_trainers_first_step(trained: SVRModule) -> None:
     shared = ["GROUP", "HORIZON", "TEMPERATURE", "MAX_TOKENS", "LENGTH_SCALE"]
     shared += ["LR", "WEIGHT_DECAY", "BETAS"]
     assert [getattr(scratch, n) for n in shared] == [getattr(minimal, n) for n in shared]
     assert (minimal.LOSS.clip_eps, minimal.LOSS.beta) == (scratch.CLIP_EPS, scratch.BETA)
     assert scratch.CLIP_NORM == minimal.CLIP
 
+    assert scratch.SEED == SEED
+
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     policy, reference = policies(2)
     lr = scratch.LR * warmup_stable_decay(0, total_steps=1)
     optimizer = scratch.make_optimizer(policy, lr)
-    by_id = {row["id"]: row for row in generate("train")}
-    rows = [by_id[group.problem.id] for group in trained.groups]
-    step = scratch.train_step(policy, reference, tokenizer, optimizer, rows, SEED, 0)
+    problems = [group.problem for group in trained.groups]
+    seen, loss = scratch.train_step(policy, reference, tokenizer, optimizer, problems, 0)
 
     trajectories = [one for group in trained.groups for one in group.trajectories]
-    assert [[turn.text for turn in turns] for turns in step.trajectories] == [
-        [turn.completion.text for turn in one.turns] for one in trajectories
-    ]
-    assert [(turns[-1].prompt, turns[-1].tokens) for turns in step.trajectories] == [
-        (list(one.turns[-1].sampled.prompt_ids), list(one.turns[-1].sampled.token_ids))
-        for one in trajectories
-    ]
     rewards = [turns for group in trained.groups for turns in group.rewards]
-    for found, expected in zip(step.rewards, rewards, strict=True):
-        assert found == pytest.approx([turn.total for turn in expected])
     advantages = [sample.advantage for group in trained.groups for sample in group.samples]
-    assert step.advantages == pytest.approx(advantages)
-    assert max(step.advantages) > 1
+    expected = zip(trajectories, rewards, advantages, strict=True)
+    for (turns, earned, advantage), (one, totals, weight) in zip(seen, expected, strict=True):
+        assert [turn.text for turn in turns] == [turn.completion.text for turn in one.turns]
+        sampled = one.turns[-1].sampled
+        assert turns[-1].prompt == list(sampled.prompt_ids)
+        assert turns[-1].tokens == list(sampled.token_ids)
+        assert earned == pytest.approx([turn.total for turn in totals])
+        assert advantage == pytest.approx(weight)
+    assert max(advantages) > 1
     lines = Path(trained.trainer.default_root_dir, "metrics.csv").read_text().splitlines()
-    (loss,) = [float(line.split(",")[2]) for line in lines if line.split(",")[1] == "train/loss"]
-    assert step.loss == pytest.approx(loss, abs=rounding(len(advantages), max(advantages)))
+    (logged,) = [float(line.split(",")[2]) for line in lines if line.split(",")[1] == "train/loss"]
+    assert loss == pytest.approx(logged, abs=rounding(len(advantages), max(advantages)))
     assert_same_first_step(policy, trained, lr, 1024, len(advantages) * 1024)
 
 
 COMPLETIONS = [
     says("(8+4)/2", "CORRECT", 0.9),
-    says("8+4-2", "wrong", 0.25),
-    says("8+4-2=10", "Unsure", 0.5),
+    says("8+4-2", "UNSURE", 0.5),
     says("8/(4-4)", "INCORRECT", 0.1),
-    says("8+4-2", "CORRECT", 0.9).replace("0.9", "90%"),
     says("8+4-2", "CORRECT", 0.9).replace("CONFIDENCE", "SURE"),
-    says("8+4-2", "CORRECT, INCORRECT, or UNSURE", 0.9),
-    "<answer>8-(-4)-2</answer> VERDICT = RIGHT",
+    says("8+4-2", "CORRECT", 0.9).replace("CORRECT", "ok"),
+    "<answer>8+4-2</answer> VERDICT: CORRECT",
     "<think>8+4</think> <answer>8+4",
     f"<think>{says('8+4-2', 'CORRECT', 0.9)}</think> <answer>8+4+2</answer> VERDICT: UNSURE",
     "<think><self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check></think>",
@@ -155,63 +128,59 @@ COMPLETIONS = [
 
 
 @pytest.mark.parametrize("text", COMPLETIONS)
-def test_the_method_written_out_reads_and_grades_as_the_package_does(
-    scratch: ModuleType, text: str
-) -> None:
-    row = {"id": "x", "nums": [8, 4, 2], "target": 10}
-    task = svr.get_task("countdown")
-    part = text[task.read(text).check :]
+def test_the_method_written_out_reads_as_the_package_does(text: str) -> None:
+    part = text[scratch.TASK.read(text).check :]
     check = svr.parse_self_check(part)
     assert scratch.parse_self_check(text) == (check.verdict, check.confidence)
     assert scratch.self_check_format(text) == svr.self_check_format_score(part)
-    assert scratch.grade(text, row) == task.grade(text, task.from_row(row))
-    assert scratch.task_format(text) == task.format_score(text)
+    assert scratch.task_format(text) == scratch.TASK.format_score(text)
 
 
 @pytest.mark.parametrize("truncated", [False, True])
 @pytest.mark.parametrize("labels", [(0, 0, 1), (1, 0, 0), (1, 1, 0), (0, 1, 1)])
 def test_the_method_written_out_rewards_as_the_package_does(
-    scratch: ModuleType, labels: tuple[int, ...], truncated: bool
+    labels: tuple[int, ...], truncated: bool
 ) -> None:
-    row = {"id": "x", "nums": [8, 4, 2], "target": 10}
+    problem = scratch.TASK.from_row({"id": "x", "nums": [8, 4, 2], "target": 10})
     checks = [("CORRECT", 0.9), ("INCORRECT", 0.25), ("CORRECT", 1.0)]
-    turns = []
+    turns, scored = [], []
     for label, (verdict, confidence) in zip(labels, checks, strict=True):
         text = says("8+4-2" if label else "8+4+2", verdict, confidence)
         turns.append(scratch.Turn([], [0] * 40, text, truncated, verdict, confidence))
-    scored = [
-        svr.ScoredTurn(
-            correct=bool(label),
-            truncated=truncated,
-            verdict=svr.Verdict(turn.verdict),
-            confidence=turn.confidence,
-            completion_tokens=40,
-            task_format=1.0,
-            self_check_format=1.0,
+        scored.append(
+            svr.ScoredTurn(
+                correct=bool(label),
+                truncated=truncated,
+                verdict=svr.Verdict(verdict),
+                confidence=confidence,
+                completion_tokens=40,
+                task_format=1.0,
+                self_check_format=1.0,
+            )
         )
-        for label, turn in zip(labels, turns, strict=True)
-    ]
     expected = [one.total for one in svr.turn_rewards(scored, length_scale=scratch.LENGTH_SCALE)]
-    assert scratch.rewards(turns, row) == pytest.approx(expected)
+    assert scratch.rewards(turns, problem) == pytest.approx(expected)
 
 
 def test_the_examples_run_from_the_command_line(
-    minimal: ModuleType,
-    scratch: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(minimal, "RECIPE", replace(minimal.RECIPE, group_size=2))
     monkeypatch.setattr(scratch, "GROUP", 2)
-    assert printed(minimal, monkeypatch, capsys) == ["step 1  mean return"]
+    monkeypatch.setattr(scratch, "PROBLEMS", 1)
+    assert printed(minimal, monkeypatch, capsys, "--problems", "1") == ["step 1  mean return"]
     first, *_, last = printed(scratch, monkeypatch, capsys)
     assert (first, last[1:-1] in ("right", "wrong")) == ("step 1  mean return", True)
 
 
 def printed(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    module: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *options: str,
 ) -> list[str]:
-    monkeypatch.setattr(sys, "argv", ["example.py", "--steps", "1", "--problems", "1"])
+    monkeypatch.setattr(sys, "argv", ["example.py", "--steps", "1", *options])
     module.main()
     return [line[:19] for line in capsys.readouterr().out.splitlines()]
 
@@ -221,7 +190,6 @@ def test_the_notebook_trains_and_shows_before_and_after(
 ) -> None:
     notebook = json.loads((EXAMPLES / "train_in_a_notebook.ipynb").read_text())
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     stored = [
         "".join(text for o in cell["outputs"] for text in o.get("text", [])) for cell in cells
     ]
@@ -237,10 +205,7 @@ def test_the_notebook_trains_and_shows_before_and_after(
     exec(compile(code, "train_in_a_notebook.ipynb", "exec"), space)
     assert capsys.readouterr().out.count("--- turn 3") == 2
     assert len(space["mean_returns"]) == 2
-    start = AutoModelForCausalLM.from_pretrained(SHIPPED)
-    pairs = zip(space["policy"].parameters(), start.parameters(), strict=True)
+    pairs = zip(space["policy"].parameters(), policies(1)[0].parameters(), strict=True)
     assert any(not torch.equal(now, before) for now, before in pairs)
     assert len(space["before"]) == len(space["after"]) == 8 * 8 * 3
-    confidence, accuracy, turns = space["reliability"](space["after"])
-    assert sum(turns) == len(space["after"])
-    assert all(0 <= value <= 1 for value in [*confidence, *accuracy])
+    assert sum(space["reliability"](space["after"])[2]) == len(space["after"])

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from experiments.warmstart.countdown import documents
+from experiments.warmstart.countdown import lessons
 from experiments.warmstart.documents import encode
 from svr_lightning.__main__ import main
 from svr_lightning.core.prompts import first_turn_messages
@@ -103,7 +103,7 @@ def test_demonstrations_are_rendered_as_its_prompts_are(policy: tuple[Any, Any])
     """What supervised training reads is what reinforcement learning asks and is answered."""
     tokenizer = policy[1]
     renderer = Renderer(tokenizer, chat_template_kwargs={"enable_thinking": False})
-    for document in islice(documents(0), 40):
+    for document in islice(lessons()[-1].demonstrations.stream(0), 40):
         encoded = encode(tokenizer, document)
         prompt = renderer.prompt_ids(document.messages)
         assert tuple(encoded.ids[: len(prompt)]) == prompt

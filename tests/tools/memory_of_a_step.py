@@ -15,16 +15,7 @@ import torch
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.training.reference import mix_reference
 from svr_lightning.training.update import policy_update_loss
-from tools.memory import (
-    Plan,
-    architecture,
-    build,
-    full_batch,
-    hold_gradients,
-    plan_of,
-    ready_optimizer,
-    resolve,
-)
+from tools import memory
 
 
 def resident(key: str) -> int:
@@ -33,11 +24,14 @@ def resident(key: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
 
 
-def train(plan: Plan, config: Any, batch: Any) -> None:
+def train(plan: memory.Plan, config: Any, batch: Any) -> None:
     """One optimizer step from a new policy and reference on."""
-    policy, reference = build(config, False), build(config, False).requires_grad_(False)
-    optimizer = ready_optimizer(policy)
-    hold_gradients(policy)
+    policy, reference = (
+        memory.build(config, False),
+        memory.build(config, False).requires_grad_(False),
+    )
+    optimizer = memory.ready_optimizer(policy)
+    memory.hold_gradients(policy)
     if plan.checkpointing:
         policy.gradient_checkpointing_enable({"use_reentrant": False})
         policy.train()
@@ -50,9 +44,9 @@ def train(plan: Plan, config: Any, batch: Any) -> None:
 def main(arguments: list[str]) -> None:
     """Measure one step."""
     torch.set_num_threads(1)
-    plan = plan_of(resolve(arguments))
-    config, batch = architecture(plan.policy), full_batch(plan)
-    train(plan, config, full_batch(replace(plan, sequences=1, prompt=40, completion=20)))
+    plan = memory.plan_of(memory.resolve(arguments))
+    config, batch = memory.architecture(plan.policy), memory.full_batch(plan)
+    train(plan, config, memory.full_batch(replace(plan, sequences=1, prompt=40, completion=20)))
     gc.collect()
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the highest begins anew

@@ -1,7 +1,7 @@
 """Run a benchmark: ``python -m tools.bench NAME [options]``; ``--out FILE`` keeps its figures.
 
-Each is a module with ``add_options(parser)`` and ``measure(options)``, which prints and returns its
-figures:
+Each is a module with ``add_options(parser)`` and ``measure(options)``, which returns its figures;
+they are printed as JSON, what sums them up at the end:
 
 - rollout: pipelined turns against turns in lock-step
 - serve: the server under load, every answer checked, and what a turn costs in it
@@ -14,7 +14,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from svr_lightning.files import write_json
+from svr_lightning.files import to_json, write_json
+from tools.bench.workloads import this_machine
 
 BENCHMARKS = ("rollout", "serve", "step", "update")
 
@@ -32,7 +33,8 @@ def main(arguments: list[str]) -> int:
     benchmark.add_options(parser)
     parser.add_argument("--out", type=Path, help="where the figures go, as JSON")
     options = parser.parse_args(arguments[1:])
-    figures = benchmark.measure(options)
+    figures = {**this_machine(), **benchmark.measure(options)}
+    print(to_json(figures, indent=1))
     if options.out:
         write_json(options.out, figures)
     return int(not figures.get("within_limits", True))

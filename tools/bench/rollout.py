@@ -14,6 +14,7 @@ trajectory has tokens.
 import argparse
 import time
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -26,22 +27,27 @@ from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Driver, Job
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.sources import DataSource, load_problems
-from tools.bench.workloads import EMBEDDED, long_tailed, start_policy, this_machine
+from tools.bench.workloads import EMBEDDED, in_turns, long_tailed, start_policy
 
 TYPICAL, LONGEST, SPREAD = 30, 256, 1.0
 """Tokens of a completion: median, cut, and the standard deviation of their logarithm."""
 PROBLEMS, GROUP, TURNS = 8, 8, 3
-WAYS = ("pipelined", "lock-step")
 
 
-class LongTailed:
-    """An engine that counts its steps and cuts completions at lengths drawn from their seeds."""
+class Wrapped:
+    """An engine that passes on to another one what it does not do itself."""
 
     def __init__(self, engine: Any) -> None:
-        self._engine, self.steps = engine, 0
+        self._engine = engine
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
+
+
+class LongTailed(Wrapped):
+    """Counts its steps and cuts completions at lengths drawn from their seeds."""
+
+    steps = 0
 
     def submit(self, request: Request) -> None:
         """Pass it on with a limit of its own."""
@@ -57,20 +63,17 @@ class LongTailed:
         return list(self._engine.step())
 
 
-class LockStep:
-    """An engine that starts new requests only when all running ones have finished.
+class LockStep(Wrapped):
+    """Starts new requests only when all running ones have finished.
 
     With trajectories of equally many turns no turn begins before the last one of the turn before
     has ended, as in trainers without pipelined turns.
     """
 
     def __init__(self, engine: Any) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._held: list[Request] = []
         self._running = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
 
     def submit(self, request: Request) -> None:
         """Hold a request until the running ones are done."""
@@ -104,57 +107,41 @@ def roll_out(
     return trajectories, counted.steps, time.perf_counter() - started
 
 
-def compare(engine: Any, renderer: Renderer, repeats: int) -> dict[str, Any]:
-    """Alternate the two ways and sum up."""
-    source = DataSource(name="train", task="countdown", path=EMBEDDED, limit=PROBLEMS)
-    problems, engines = load_problems(source), (engine, LockStep(engine))
-    times: dict[str, list[float]] = {way: [] for way in WAYS}
-    steps: dict[str, int] = {}
-    tokens: dict[str, list[list[tuple[int, ...]]]] = {}
-    for _ in range(repeats + 1):  # the first one warms up
-        for way, driven in zip(WAYS, engines, strict=True):
-            trajectories, steps[way], taken = roll_out(driven, renderer, problems)
-            times[way].append(taken)
-            tokens[way] = [[turn.sampled.token_ids for turn in t.turns] for t in trajectories]
-    if tokens["pipelined"] != tokens["lock-step"]:
-        raise SystemExit("the two ways returned different tokens")
-    totals = [sum(map(len, turns)) for turns in tokens["pipelined"]]
-    figures: dict[str, Any] = {"trajectories": len(totals), "tokens": sum(totals)}
-    figures["bound_steps"] = max(totals)
-    for way in WAYS:
-        found = times[way][1:]
-        speed = {"seconds": median(found), "tokens_per_second": sum(totals) / median(found)}
-        figures[way] = {"steps": steps[way], "all_seconds": found, **speed}
-    pairs = [b / a for a, b in zip(times["pipelined"][1:], times["lock-step"][1:], strict=True)]
-    figures["steps_ratio"] = steps["pipelined"] / steps["lock-step"]
-    return {**figures, "speedup": median(pairs), "speedup_pairs": pairs}
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Which engine, how large, how often."""
+    """Which engine and how often."""
     parser.add_argument("--engine", choices=["vllm", "transformers"], default="vllm")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--slots", type=int, default=PROBLEMS * GROUP, help="engine batch size")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Both ways on the embedded policy."""
-    engine: Any = TransformersEngine(max_batch=options.slots)
+    slots = PROBLEMS * GROUP
+    engine: Any = TransformersEngine(max_batch=slots)
     if options.engine == "vllm":
         from svr_lightning.engines.vllm import VLLMEngine
 
-        engine = VLLMEngine(options={"max_num_seqs": options.slots})
+        engine = VLLMEngine(options={"max_num_seqs": slots})
     _, renderer = start_policy(engine, ends=False)
-    found = compare(engine, renderer, options.repeats)
-    for way in WAYS:
-        one = found[way]
-        print(
-            f"{way:10} {one['steps']:5} engine steps {one['seconds']:7.2f} s "
-            f"{one['tokens_per_second']:8.0f} tokens/s"
-        )
-    print(
-        f"{found['trajectories']} trajectories, {found['tokens']} tokens; steps "
-        f"{found['steps_ratio']:.2f} of lock-step's, tokens/s {found['speedup']:.2f} times; "
-        f"the longest trajectory has {found['bound_steps']} tokens"
+    source = DataSource(name="train", task="countdown", path=EMBEDDED, limit=PROBLEMS)
+    problems = load_problems(source)
+    ways = {"pipelined": engine, "lock-step": LockStep(engine)}
+    runs = in_turns(
+        {w: partial(roll_out, e, renderer, problems) for w, e in ways.items()}, options.repeats
     )
-    return {**found, "engine": options.engine, **this_machine()}
+    tokens = {
+        way: [[turn.sampled.token_ids for turn in one.turns] for one in found[-1][0]]
+        for way, found in runs.items()
+    }
+    if tokens["pipelined"] != tokens["lock-step"]:
+        raise SystemExit("the two ways returned different tokens")
+    totals = [sum(map(len, turns)) for turns in tokens["pipelined"]]
+    figures: dict[str, Any] = {"trajectories": len(totals), "tokens": sum(totals)}
+    figures |= {"engine": options.engine, "bound_steps": max(totals)}
+    for way, found in runs.items():
+        times = [seconds for _, _, seconds in found]
+        speed = {"seconds": median(times), "tokens_per_second": sum(totals) / median(times)}
+        figures[way] = {"steps": found[-1][1], "all_seconds": times, **speed}
+    ours, other = (figures[way] for way in ways)
+    pairs = [b / a for a, b in zip(ours["all_seconds"], other["all_seconds"], strict=True)]
+    ratios = {"steps_ratio": ours["steps"] / other["steps"], "speedup_pairs": pairs}
+    return {**figures, **ratios, "speedup": median(pairs)}

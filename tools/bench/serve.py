@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import contextlib
 import itertools
-import json
 import subprocess
 import sys
 import time
@@ -32,7 +31,7 @@ from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.rollout.driver import Driver, Job
 from svr_lightning.training.sources import DataSource, load_problems
-from tools.bench.workloads import EMBEDDED, SIZES, start_policy, this_machine
+from tools.bench.workloads import EMBEDDED, SIZES, start_policy
 
 TURNS, LIMIT, THRESHOLD = 3, 160, 0.96
 """No confidence of this policy reaches the threshold: every question takes all its turns."""
@@ -72,8 +71,12 @@ class Driven:
 
     def rates(self) -> dict[str, float]:
         """Its throughput."""
-        rates = {"turns_per_second": self._turns / self._taken}
-        return {**rates, "turns_per_processor_second": self._turns / self._busy}
+        return throughput(self._turns, self._taken, self._busy)
+
+
+def throughput(turns: int, taken: float, busy: float) -> dict[str, float]:
+    """Turns per second and per second of processor time."""
+    return {"turns_per_second": turns / taken, "turns_per_processor_second": turns / busy}
 
 
 @contextlib.contextmanager
@@ -89,11 +92,6 @@ def served(*options: str) -> Iterator[tuple[str, psutil.Process]]:
             process.terminate()
 
 
-def busy_seconds(process: psutil.Process) -> float:
-    """Processor time so far."""
-    return float(sum(process.cpu_times()[:2]))
-
-
 class Load:
     """Clients of the server; what came back in all rounds, how fast, and the server's memory."""
 
@@ -106,13 +104,13 @@ class Load:
 
     async def run(self, clients: int, seconds: float) -> None:
         """All clients at once until ``seconds`` are over, and each has its last answer."""
-        started, busy = time.perf_counter(), busy_seconds(self._process)
+        started, busy = time.perf_counter(), sum(self._process.cpu_times()[:2])
         questions = itertools.cycle(list(self._expected))
         watching = asyncio.ensure_future(self._watch())
         await asyncio.gather(*(self._client(started + seconds, questions) for _ in range(clients)))
         watching.cancel()
         self._taken += time.perf_counter() - started
-        self._busy += busy_seconds(self._process) - busy
+        self._busy += sum(self._process.cpu_times()[:2]) - busy
 
     async def _client(self, end: float, questions: Iterator[str]) -> None:
         """One client, with a pool of its own: one for all is slower than the server."""
@@ -141,8 +139,7 @@ class Load:
         times, memory, turns = self._times, self._memory, self._seen["turns"]
         return {
             "answers": dict(self._seen),
-            "turns_per_second": turns / self._taken,
-            "turns_per_processor_second": turns / self._busy,
+            **throughput(turns, self._taken, self._busy),
             "latency_seconds": {"median": median(times), "p99": quantiles(times, n=100)[98]},
             "memory_mb": {"half_time": memory[len(memory) // 2], "end": memory[-1]},
         }
@@ -170,6 +167,4 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             asyncio.run(clients.run(options.clients, part))
     driver, server = driven.rates(), clients.found()
     share = {name: server[name] / rate for name, rate in driver.items()}
-    found = {"driver": driver, "server": server, "share": share}
-    print(json.dumps(found, indent=2))
-    return {"clients": options.clients, **found, **this_machine()}
+    return {"clients": options.clients, "driver": driver, "server": server, "share": share}

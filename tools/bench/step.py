@@ -24,7 +24,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import mean, median
@@ -37,16 +36,12 @@ from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.types import Decoding
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.training.config import (
-    OptimizerConfig,
-    PolicyConfig,
-    ReferenceConfig,
-)
+from svr_lightning.training.config import OptimizerConfig, PolicyConfig, ReferenceConfig
 from svr_lightning.training.data import SVRDataModule, TrainingOrder
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
-from tools.bench.workloads import EMBEDDED, SIZES, TEMPERATURE, hardware, versions
+from tools.bench.workloads import EMBEDDED, SIZES, TEMPERATURE, clocks
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKENS = ("prompt_tokens", "generated_tokens", "trained_tokens")
@@ -66,7 +61,7 @@ class Notebook:
 
     def _begin(self) -> None:
         self.now: dict[str, float] = dict.fromkeys((*PARTS, *TOKENS), 0)
-        self._began = _clocks()
+        self._began = clocks()
 
     def count(self, kind: str, sequences: Any) -> None:
         """Add the tokens of sequences."""
@@ -75,22 +70,18 @@ class Notebook:
     @contextmanager
     def rolling_out(self) -> Any:
         """Around what belongs to the rollout: prompts, generation and rewards."""
-        began = _clocks()
+        began = clocks()
         yield
-        for clock, first, last in zip(CLOCKS, began, _clocks(), strict=True):
+        for clock, first, last in zip(CLOCKS, began, clocks(), strict=True):
             self.now[f"rollout_{clock}"] += last - first
 
     def end_step(self) -> None:
         """Close one step and begin the next."""
-        for clock, first, last in zip(CLOCKS, self._began, _clocks(), strict=True):
+        for clock, first, last in zip(CLOCKS, self._began, clocks(), strict=True):
             self.now[clock] = last - first
             self.now[f"update_{clock}"] = last - first - self.now[f"rollout_{clock}"]
         self.steps.append(self.now)
         self._begin()
-
-
-def _clocks() -> tuple[float, float]:
-    return time.perf_counter(), time.process_time()
 
 
 def data_module(seed: int) -> SVRDataModule:
@@ -222,29 +213,17 @@ SIDES = {"ours": ours, "trl": trl}
 # --- the comparison -----------------------------------------------------------------------------
 
 
-def run(side: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One side in a process of its own: what it noted; its output is shown if it fails."""
+def run(side: str, options: argparse.Namespace) -> Any:
+    """What one side, in a process of its own, noted."""
     python = options.trl_python if side == "trl" else sys.executable
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    settings = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": path}
     names = ("steps", "warmup", "micro_batches", "seed")
     numbers = [f"--{name.replace('_', '-')}={getattr(options, name)}" for name in names]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "step.json")
         command = [python, "-m", "tools.bench", "step", "--side", side, "--out", str(out), *numbers]
-        environment = os.environ | settings
-        done = subprocess.run(
-            command, env=environment, cwd=folder, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
-        return dict(json.loads(out.read_text()))
-
-
-def figures(steps: list[dict[str, float]]) -> dict[str, float]:
-    """Median times and mean token counts of one process's steps."""
-    times = {key: median(step[key] for step in steps) for key in PARTS}
-    return times | {key: mean(step[key] for step in steps) for key in TOKENS}
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        subprocess.run(command, env=environment, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+        return json.loads(out.read_text())
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -264,20 +243,21 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         notebook = Notebook()
         with tempfile.TemporaryDirectory() as folder:
             SIDES[options.side](options, folder, notebook)
-        return {"versions": versions(), "steps": notebook.steps}
-    machine, pairs = hardware(), []
-    for number in range(1, options.pairs + 1):
+        return {"steps": notebook.steps}
+    pairs = []
+    for _ in range(options.pairs):
         pair: dict[str, Any] = {side: run(side, options) for side in SIDES}
-        one, other = (figures(pair[side]["steps"][options.warmup :]) for side in SIDES)
-        ratio = {key: one[key] / other[key] for key in one}
-        pairs.append({**pair, "medians": {"ours": one, "trl": other, "ratio": ratio}})
-        print(f"pair {number}: ratio {ratio['seconds']:.2f}", flush=True)
-    medians = {
+        medians: dict[str, Any] = {}
+        for side in SIDES:
+            steps = pair[side]["steps"][options.warmup :]
+            medians[side] = {key: median(step[key] for step in steps) for key in PARTS}
+            medians[side] |= {key: mean(step[key] for step in steps) for key in TOKENS}
+        medians["ratio"] = {
+            key: ours / medians["trl"][key] for key, ours in medians["ours"].items()
+        }
+        pairs.append({**pair, "medians": medians})
+    whole = {
         side: {key: median(pair["medians"][side][key] for pair in pairs) for key in figure}
         for side, figure in pairs[0]["medians"].items()
     }
-    print(f"{'median per step':26}{'ours':>10}{'TRL':>10}{'ratio':>8}")
-    for key in (*PARTS, *TOKENS):
-        one, other, ratio = (medians[side][key] for side in medians)
-        print(f"{key.replace('_', ' '):26}{one:10.2f}{other:10.2f}{ratio:8.2f}")
-    return {"hardware": machine, "pairs": pairs, "median": medians}
+    return {"pairs": pairs, "median": whole}

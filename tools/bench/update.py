@@ -13,9 +13,9 @@ rest again. Both ends are timed: everything kept, and nothing kept.
 """
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable
+from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
@@ -25,8 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from svr_lightning.core import linear_logprobs as blockwise
 from svr_lightning.core.linear_logprobs import linear_logprobs
 from svr_lightning.core.losses import token_logprobs
-from tools.bench.workloads import GIB, TEMPERATURE, this_machine
-from tools.live_bytes import LiveBytes
+from tools.bench.workloads import GIB, TEMPERATURE, LiveBytes, clocks, in_turns
 
 VOCABULARY = 248_320
 TOKENS = 8 * 2048
@@ -91,19 +90,18 @@ def agreement(sizes: Sizes) -> dict[str, float]:
 
 
 def timing(sizes: Sizes, repeats: int) -> dict[str, Any]:
-    """Median seconds of both paths, taken in turns, after one that does not count."""
+    """Median seconds of both paths, taken in turns."""
     given = inputs(sizes)
-    clocks = {"wall": time.perf_counter, "cpu": time.process_time}
-    taken: dict[str, dict[str, list[float]]] = {c: {path: [] for path in PATHS} for c in clocks}
-    for _ in range(repeats + 1):
-        for path in PATHS:
-            began = {name: clock() for name, clock in clocks.items()}
-            update(path, *given)
-            for name, clock in clocks.items():
-                taken[name][path].append(clock() - began[name])
+
+    def taken(path: str) -> list[float]:
+        began = clocks()
+        update(path, *given)
+        return [end - start for start, end in zip(began, clocks(), strict=True)]
+
+    found = in_turns({path: partial(taken, path) for path in PATHS}, repeats)
     result: dict[str, Any] = dict(zip(("tokens", "vocabulary", "features"), sizes, strict=True))
-    for name, times in taken.items():
-        medians = {path: statistics.median(values[1:]) for path, values in times.items()}
+    for number, name in enumerate(("wall", "cpu")):
+        medians = {path: median(one[number] for one in times) for path, times in found.items()}
         result[name] = medians | {"ratio": medians["blocks"] / medians["plain"]}
     return result
 
@@ -116,19 +114,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Memory, differences and time, and whether all of them are within their limits."""
     peaks = {path: peak_gib(path, (TOKENS, VOCABULARY, FEATURES)) for path in PATHS}
-    share = peaks["blocks"] / peaks["plain"]
-    print(f"peak GiB beyond the inputs: {peaks}, blocks / plain {share:.4f} (limit {MOST_MEMORY})")
     gaps = agreement((256, VOCABULARY, 256))
-    print(f"differences (limit {LARGEST_ERROR}): {gaps}")
     rows = []
     for kept in (blockwise.KEPT_BYTES, 0):
         blockwise.KEPT_BYTES = kept
-        for features in (1024, FEATURES):
-            row = timing((*TIMED, features), options.repeats)
-            rows.append({"kept_bytes": kept, **row})
-            print(f"{TIMED[0]} tokens, {features} features, at most {kept / GIB:g} GiB kept: {row}")
+        times = [timing((*TIMED, features), options.repeats) for features in (1024, FEATURES)]
+        rows += [{"kept_bytes": kept, **row} for row in times]
     # Of shared cores the processor time is ours.
     in_time = all(row["cpu"]["ratio"] <= MOST_TIME for row in rows if row["kept_bytes"])
-    within = share <= MOST_MEMORY and max(gaps.values()) <= LARGEST_ERROR and in_time
-    found = {"peak_gib": peaks, "differences": gaps, "timing": rows, "within_limits": within}
-    return {**found, **this_machine()}
+    small = peaks["blocks"] <= MOST_MEMORY * peaks["plain"]
+    within = small and max(gaps.values()) <= LARGEST_ERROR and in_time
+    return {"peak_gib": peaks, "differences": gaps, "timing": rows, "within_limits": within}

@@ -1,24 +1,29 @@
-"""What the benchmarks and the tests of a GPU share: machine, policy, clocks, random sequences."""
+"""What benchmarks and tests of a GPU share: machine, policy, clocks, memory, random sequences."""
 
 import os
 import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from svr_lightning.core.types import Sample
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.config import PolicyConfig
 from svr_lightning.training.policy import load_policy, stop_token_ids
 
+T = TypeVar("T")
 TEMPERATURE = 0.9
 GIB = 2**30
 EMBEDDED = "embedded:countdown-tiny"
@@ -115,21 +120,69 @@ def make_samples(
     return samples
 
 
+def clocks() -> tuple[float, float]:
+    """Seconds so far: of the wall, and of processor time of this process."""
+    return time.perf_counter(), time.process_time()
+
+
+def in_turns(ways: Mapping[str, Callable[[], T]], repeats: int) -> dict[str, list[T]]:
+    """What each way returns, one after the other; a first round only warms up."""
+    found: dict[str, list[T]] = {name: [] for name in ways}
+    for _ in range(repeats + 1):
+        for name, way in ways.items():
+            found[name].append(way())
+    return {name: values[1:] for name, values in found.items()}
+
+
 def precision(device: str) -> Any:
     """bf16 over fp32 masters on a GPU, as ``bf16-mixed``; plain fp32 on a CPU."""
     return torch.autocast("cuda", torch.bfloat16) if device == "cuda" else nullcontext()
 
 
-def wait_for(device: str) -> None:
-    """Wait until the device has done all its work."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
 def seconds(work: Callable[[], object], device: str) -> float:
     """How long ``work`` takes, until the device has finished it."""
-    wait_for(device)
-    started = time.perf_counter()
+
+    def now() -> float:
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    started = now()
     work()
-    wait_for(device)
-    return time.perf_counter() - started
+    return now() - started
+
+
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of all storages that operations have made and that are still alive.
+
+    Tensors need no data.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now = self.peak = 0
+        self._alive: dict[int, Any] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run it, then note its storages."""
+        given = {
+            t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)
+        }
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                storage = tensor.untyped_storage()
+                if storage._cdata not in given and storage._cdata not in self._alive:
+                    self._note(storage)
+        return result
+
+    def _note(self, storage: Any) -> None:
+        key, size = storage._cdata, storage.nbytes()
+
+        def gone(_: Any) -> None:
+            del self._alive[key]
+            self.now -= size
+
+        self._alive[key] = weakref.ref(storage, gone)
+        self.now += size
+        self.peak = max(self.peak, self.now)

@@ -8,24 +8,19 @@ import pytest
 
 from experiments.miniature import claims, summary
 from experiments.miniature.claims import Claim, claim_entries, decided, normal_p_value
-from experiments.miniature.recordings import Seeds
-from experiments.miniature.results import FREE, Judged, pairs_of
+from experiments.miniature.results import FREE, pairs_of
 from experiments.miniature.rows import BY_NAME
-from svr_lightning.analysis.choice import Draws
+from experiments.miniature.summary import Judged
+from svr_lightning.analysis.choice import Draws, draw
 from svr_lightning.analysis.replay import replay
-from svr_lightning.analysis.table import TurnTable
 from svr_lightning.core.stopping import Confident
 from tests.trajectories import EXPECTED, record, turn_tables, uncensored
 
 
-def table() -> TurnTable:
-    return turn_tables(uncensored())["toy"]
-
-
 def test_every_metric_is_that_of_the_table_worked_out_by_hand() -> None:
-    six = table()
-    drawn = summary.draws(np.arange(6), 1)
-    found = summary.metrics([(six, replay(six, Confident(), 3))], drawn)
+    six = turn_tables(uncensored())["toy"]
+    drawn = draw(np.arange(6))
+    found = summary.metrics([replace(six, outcome=replay(six, Confident(), 3))], drawn)
     # All six are right at one of their three turns; 3328 tokens for three right answers.
     expected = {**EXPECTED, "any_turn_accuracy": 1.0, "tokens_per_correct": 3328 / 3}
     for name, values in found.items():
@@ -37,7 +32,7 @@ def test_every_metric_is_that_of_the_table_worked_out_by_hand() -> None:
 def test_seeds_are_resampled_as_well_as_problems() -> None:
     """Two seeds, one always right and one always wrong: a resample has 0, 1/2 or 1."""
     column = np.ones(50)
-    drawn = summary.draws(np.arange(50), 2)
+    drawn = draw(np.arange(50), 2)
     runs = [{"accuracy": (column, column)}, {"accuracy": (0 * column, column)}]
     entry = summary.entry(summary.values(runs, drawn)["accuracy"], drawn)
     assert entry == {"mean": 0.5, "ci95": [0.0, 1.0], "seeds": [1.0, 0.0]}
@@ -59,9 +54,6 @@ def test_problems_of_one_set_of_numbers_are_drawn_together() -> None:
     assert of("test-0-shop", "test-1-shop") == [0, 0]  # the clusters of the data set
 
 
-# --- rows -------------------------------------------------------------------------------------
-
-
 def judged(name: str, turns: list[tuple[bool, str, float, int]], seeds: int = 2) -> Judged:
     """A row whose ten problems all have the same turns, greedily and sampled, with every seed."""
     rows = [record(f"p{number}", *turns) for number in range(10)]
@@ -69,7 +61,7 @@ def judged(name: str, turns: list[tuple[bool, str, float, int]], seeds: int = 2)
     stopped = replace(one, outcome=replay(one, Confident(), len(turns)))
     tables = (stopped,) * seeds
     known = tuple(range(42, 42 + seeds))
-    return Judged(Seeds(row=BY_NAME[name], seeds=known, greedy=tables, sampled=tables, votes={}))
+    return Judged(row=BY_NAME[name], seeds=known, greedy=tables, sampled=tables)
 
 
 RIGHT, WRONG = (True, "C", 0.9, 10), (False, "I", 0.1, 10)

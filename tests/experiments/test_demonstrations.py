@@ -1,7 +1,8 @@
-"""The demonstrations of the embedded tasks: what they teach and what they hide."""
+"""Demonstrations of the embedded tasks and of a user's rows: what they teach, what they hide."""
 
 import hashlib
 import itertools
+import json
 import random
 from collections import Counter
 from collections.abc import Iterable
@@ -10,17 +11,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from experiments.warmstart import __main__ as command
 from experiments.warmstart import countdown, word_problems
 from experiments.warmstart.attempts import Lesson
-from experiments.warmstart.countdown import documents, lessons
 from experiments.warmstart.documents import Document, encode
 from experiments.warmstart.embedded import build_tokenizer
+from experiments.warmstart.rows import demonstrations
 from svr_lightning import tiny
 from svr_lightning.core.metrics import auroc
-from svr_lightning.core.parsing import self_check_format_score, without_spans
+from svr_lightning.core.parsing import parse_self_check, self_check_format_score, without_spans
+from svr_lightning.core.types import Verdict
+from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.scrpo import ANALYSIS_CLOSE, ANALYSIS_OPEN
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import Task
@@ -28,8 +31,14 @@ from svr_lightning.tiny.problems import split_of
 
 WORDS = Path(tiny.__file__).parent / "arithmetic_policy"
 COUNTDOWN, GSM8K = get_task("countdown"), get_task("gsm8k")
+LESSONS = [*countdown.lessons(), *word_problems.lessons()]
 MANY = 6000
 """The standard error of an AUROC over so many documents is below .01."""
+
+
+def documents(module: Any, count: int) -> list[Document]:
+    """Of the last lesson."""
+    return [*itertools.islice(module.lessons()[-1].demonstrations.stream(3), count)]
 
 
 def countdown_question(document: Document) -> tuple[list[int], int]:
@@ -71,26 +80,24 @@ def worst_leak(tokenizer: Any, documents: Iterable[Document]) -> tuple[str, floa
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
-    return build_tokenizer(documents(0), sample=2000, largest_number=200)
+    shown = countdown.lessons()[-1].demonstrations.stream(0)
+    return build_tokenizer(shown, sample=2000, vocabulary=1000, largest_number=200)
 
 
 @pytest.fixture(scope="module")
 def many() -> list[Document]:
-    return list(itertools.islice(documents(3), MANY))
+    return documents(countdown, MANY)
 
 
-def test_demonstrations_are_graded_as_they_are_labelled(many: list[Document]) -> None:
+def test_demonstrations_are_graded_as_they_are_labelled_and_of_no_held_out_problem(
+    many: list[Document],
+) -> None:
     for document in many[:1500]:
         nums, target = countdown_question(document)
         problem = COUNTDOWN.from_row({"id": "x", "nums": nums, "target": target})
         assert COUNTDOWN.grade(document.completion, problem) == bool(document.correct)
         assert_form(COUNTDOWN, document)
-
-
-def test_demonstrations_hold_no_numbers_of_a_held_out_problem(many: list[Document]) -> None:
     assert {split_of(countdown_question(document)[0]) for document in many} == {"train"}
-    held_out = itertools.islice(documents(3, "test"), 50)
-    assert {split_of(countdown_question(document)[0]) for document in held_out} == {"test"}
 
 
 def test_attempts_at_word_problems_are_graded_as_they_are_labelled() -> None:
@@ -100,23 +107,18 @@ def test_attempts_at_word_problems_are_graded_as_they_are_labelled() -> None:
         first = solver.first(rng, problem)
         for attempt in (first, solver.another(rng, problem, first)):
             assert GSM8K.grade(attempt.text, problem) == attempt.correct
-    for document in itertools.islice(word_problems.documents(3), 1500):
+    for document in documents(word_problems, 1500):
         assert_form(GSM8K, document)
 
 
-@pytest.mark.parametrize("lesson", lessons(), ids=("compare", "solve", "trust"))
+@pytest.mark.parametrize("lesson", LESSONS, ids=("compare", "solve", "trust", "words"))
 def test_neither_a_token_nor_the_length_gives_away_which_answers_are_right(
     tokenizer: PreTrainedTokenizerFast, lesson: Lesson
 ) -> None:
+    words = isinstance(lesson.demonstrations.solver, word_problems.WordSolver)
     shown = itertools.islice(lesson.demonstrations.stream(3), MANY)
-    name, value = worst_leak(tokenizer, shown)
-    assert value <= 0.6, name  # of "*": .586, .579 and .581
-
-
-def test_neither_does_so_in_word_problems() -> None:
-    tokenizer = AutoTokenizer.from_pretrained(WORDS)
-    name, value = worst_leak(tokenizer, itertools.islice(word_problems.documents(3), MANY))
-    assert value <= 0.6, name
+    name, value = worst_leak(AutoTokenizer.from_pretrained(WORDS) if words else tokenizer, shown)
+    assert value <= 0.6, name  # of "*" in Countdown: .586, .579 and .581
 
 
 def test_the_loss_covers_the_completion_and_the_draft_inside_the_prompt(
@@ -155,3 +157,53 @@ def test_a_short_warm_start_makes_the_same_policy_each_time(tmp_path: Path) -> N
     assert first == again
     for name in ("model.safetensors", "tokenizer.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+# --- a user's own rows ----------------------------------------------------------------------------
+
+ROWS = [
+    {"question": "What is 12 + 30?", "answer": "42"},
+    {"question": "Half of 7?", "answer": "\\frac{7}{2}"},
+    {"question": "Which letter is x?", "answer": "y", "solution": "It is \\boxed{y}."},
+]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
+    return path
+
+
+def test_answers_are_graded_as_they_are_labelled_and_checks_are_honest(file: Path) -> None:
+    many = [*itertools.islice(demonstrations(file, "math").stream(1), 600)]
+    task = get_task("math")
+    problems = {row["question"]: task.from_row(row) for row in ROWS}
+    verdicts: Counter[tuple[bool | None, Verdict]] = Counter()
+    refined = 0
+    for one in many:
+        (problem,) = [p for q, p in problems.items() if q in one.messages[-1]["content"]]
+        assert task.grade(one.completion, problem) is one.correct
+        assert self_check_format_score(one.completion) == 1.0
+        verdicts[one.correct, parse_self_check(one.completion).verdict] += 1
+        refined += bool(one.draft)
+        reasoned = "Which letter" in problem.question
+        assert one.completion.startswith("<think>It is " if reasoned else "<answer>")
+    right = sum(n for (correct, _), n in verdicts.items() if correct)
+    assert 0.5 < right / len(many) < 0.8
+    assert verdicts[True, Verdict.CORRECT] / right > 0.95
+    assert verdicts[False, Verdict.CORRECT] / (len(many) - right) < 0.06
+    assert 0.5 < refined / len(many) < 0.7
+
+
+def test_a_task_whose_references_are_no_answers_is_refused(file: Path) -> None:
+    file.write_text(json.dumps({"nums": [3, 5, 8], "target": 16}))
+    with pytest.raises(ConfigError, match="its answers are not the references of its rows"):
+        demonstrations(file, "countdown")
+
+
+def test_a_language_model_is_taught_on_them(file: Path, tmp_path: Path) -> None:
+    words = ["--rows", str(file), "--task", "math", "--model", str(WORDS), "--rate", "1e-3"]
+    losses = command.main([*words, "--out", str(tmp_path / "taught"), "--steps", "12"])
+    assert losses[-1] < losses[0]
+    AutoModelForCausalLM.from_pretrained(tmp_path / "taught")

@@ -9,9 +9,10 @@ import pytest
 import yaml
 from jsonargparse import ArgumentParser
 
+from experiments.commands import Command
 from experiments.miniature import rows
-from experiments.miniature.__main__ import run_cell
-from experiments.miniature.rows import BY_NAME, ROWS, Command, Row, Task
+from experiments.miniature.__main__ import run
+from experiments.miniature.rows import BY_NAME, ROWS, Row, Task
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.recipes.base import Recipe
 from tests.recipes import WRONG, play
@@ -57,37 +58,37 @@ def test_every_row_has_the_same_steps_problems_and_generations(row: Row, task: T
     assert [source["split"] for source in data["test"]] == ["test"]
 
 
+def found(name: str) -> list[Command]:
+    return rows.commands(BY_NAME[name], 42, "countdown", RATES)
+
+
 def test_a_row_trains_and_then_judges_its_own_policy() -> None:
-    fit, *tests = rows.commands(BY_NAME["grpo"], 43, "countdown", {"grpo": 8e-4}, out="out")
-    assert [command.name for command in tests] == ["greedy", "sampled", "votes"]
+    fit, *tests = found("grpo")
+    assert [command.name for command in tests] == [
+        f"countdown/grpo-42/{name}" for name in ("greedy", "sampled", "votes")
+    ]
     assert " ".join(fit.arguments) == (
-        "fit --config configs/countdown_tiny.yaml --config configs/methods/grpo.yaml "
-        "--config configs/experiments/miniature.yaml --seed_everything 43 "
-        "--model.optimizer.lr 0.0008 --trainer.default_root_dir out/countdown/grpo-43"
+        "svr_lightning fit --config configs/countdown_tiny.yaml --config configs/methods/grpo.yaml "
+        "--config configs/experiments/miniature.yaml --seed_everything 42 "
+        "--model.optimizer.lr 0.001 --trainer.default_root_dir runs/miniature/countdown/grpo-42"
     )
     for command in tests:
-        assert "out/countdown/grpo-43/policy" in command.arguments
-        assert command.result.startswith("out/countdown/grpo-43/")
+        assert "runs/miniature/countdown/grpo-42/policy" in command.arguments
+        assert command.result.is_relative_to("runs/miniature/countdown/grpo-42")
 
 
 def test_rows_borrow_policies_rates_and_starts() -> None:
-    (fresh,) = {
-        c.arguments[c.arguments.index("--model.policy.path") + 1] for c in found("svr_fresh")
-    }
-    assert fresh == "out/countdown/svr-42/policy"
+    for command in found("svr_fresh"):
+        assert "runs/miniature/countdown/svr-42/policy" in command.arguments
     assert "0.0004" in found("svr_fast")[0].arguments  # that of SVR+
     assert "200" in found("svr_200")[0].arguments
     start = found("warm_start")
-    assert [command.name for command in start] == ["greedy", "sampled"]
+    assert len(start) == 2
     assert all("embedded:countdown-tiny" in command.arguments for command in start)
     assert (rows.seeds_of(BY_NAME["svr"]), rows.seeds_of(BY_NAME["oracle"])) == (
         (42, 43, 44, 45, 46),
         (42, 43, 44),
     )
-
-
-def found(name: str) -> list[Command]:
-    return rows.commands(BY_NAME[name], 42, "countdown", RATES, out="out")
 
 
 def test_what_is_done_is_skipped_and_an_interrupted_training_goes_on(
@@ -99,12 +100,15 @@ def test_what_is_done_is_skipped_and_an_interrupted_training_goes_on(
     monkeypatch.setattr(sys, "executable", str(program))
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "last.ckpt").touch()
-    result = str(tmp_path / "result")
-    fit = Command("fit", ("fit", "leave", result, "--root", str(tmp_path)), result)
-    lost = Command("greedy", ("test", "lose", "", "--root", str(tmp_path)), f"{result}-2")
-    assert run_cell([fit, lost]) == (
-        f"{tmp_path}: greedy left no {result}-2, see {tmp_path / 'greedy.log'}"
+    made, never = tmp_path / "result", tmp_path / "never"
+    fit, lost = (
+        Command(name=name, folder=tmp_path, arguments=words, result=result)
+        for name, words, result in (
+            ("a/fit", ("svr_lightning", "fit", "leave", str(made)), made),
+            ("a/greedy", ("svr_lightning", "test", "lose"), never),
+        )
     )
+    assert run([fit, lost]) == f"a/greedy ended with 0, see {tmp_path / 'greedy.log'}"
     assert (tmp_path / "fit.log").read_text().endswith("--ckpt_path last\n")
-    assert run_cell([fit]) is None
+    assert run([fit]) is None
     assert len((tmp_path / "fit.log").read_text().splitlines()) == 1  # not run again
