@@ -199,7 +199,7 @@ def usage(plan: Plan) -> Usage:
 
 
 @cache
-def counted(plan: Plan, layers: int | None = None) -> Usage:
+def counted(plan: Plan, layers: int | None = None, with_data: bool = False) -> Usage:
     """The step with all or so many layers; under ZeRO without optimizer and gradients."""
     config, batch = architecture(plan.policy), full_batch(plan)
     if layers is not None:
@@ -211,7 +211,8 @@ def counted(plan: Plan, layers: int | None = None) -> Usage:
         # A row is one sequence. With data transformers sees that, and makes no mask.
         no_mask = patch.object(masking_utils, "find_packed_sequence_indices", lambda _: None)
         scope.enter_context(no_mask)
-        scope.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        if not with_data:
+            scope.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         model = build(config, in_bf16)
         reference: Any = None
         if plan.lora is not None:
