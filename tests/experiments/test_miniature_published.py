@@ -13,7 +13,11 @@ from experiments.miniature.rows import BOTH, RESULTS, Task
 from experiments.miniature.tables import table_md
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = {"GRPO": "GRPO, one turn or votes", "w/o R_verify": "SVR without verification rewards"}
+PAGE = {
+    "GRPO": "GRPO, one turn or votes",
+    "w/o R_verify": "SVR without verification rewards",
+    "SVR+, 8 sequences": "SVR+ with 8 sequences",
+}
 """Titles of rows that the page spells out."""
 
 

@@ -4,7 +4,6 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import matplotlib
@@ -163,26 +162,17 @@ def test_the_method_written_out_rewards_as_the_package_does(
 
 
 def test_the_examples_run_from_the_command_line(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(minimal, "RECIPE", replace(minimal.RECIPE, group_size=2))
     monkeypatch.setattr(scratch, "GROUP", 2)
     monkeypatch.setattr(scratch, "PROBLEMS", 1)
-    assert printed(minimal, monkeypatch, capsys, "--problems", "1") == ["step 1  mean return"]
-    first, *_, last = printed(scratch, monkeypatch, capsys)
-    assert (first, last[1:-1] in ("right", "wrong")) == ("step 1  mean return", True)
-
-
-def printed(
-    module: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    *options: str,
-) -> list[str]:
-    monkeypatch.setattr(sys, "argv", ["example.py", "--steps", "1", *options])
-    module.main()
-    return [line[:19] for line in capsys.readouterr().out.splitlines()]
+    for main, options in ((minimal.main, ["--problems", "1"]), (scratch.main, [])):
+        monkeypatch.setattr(sys, "argv", ["example.py", "--steps", "1", *options])
+        main()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:19] for line in lines[:2]] == ["step 1  mean return"] * 2
+    assert lines[-1] in ("(right)", "(wrong)")
 
 
 def test_the_notebook_trains_and_shows_before_and_after(
