@@ -6,11 +6,9 @@ import warnings
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import jsonargparse
-import torch
 import yaml
 from jsonargparse import ArgumentError, Namespace, set_parsing_settings
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -139,7 +137,7 @@ class CommandTrainer(SVRTrainer):
         Args:
             model: the module that the checkpoint is of.
             datamodule: not read.
-            ckpt_path: last, best or a file.
+            ckpt_path: last or a file.
             out: folder to make ``policy/`` in; ``export`` in the run's folder if None.
         """
         exporters = [one for one in self.callbacks if hasattr(one, "export")]  # type: ignore[attr-defined]
@@ -301,15 +299,11 @@ class SVRCommandLine(LightningCLI):
         return None if path is None else str(path)
 
     def _find_checkpoint(self) -> None:
-        """Give Lightning the file that ``--ckpt_path best`` means: only a training knows it."""
         path = self._requested_checkpoint()
-        if path == "best":
-            self.config_init[self.subcommand]["ckpt_path"] = best_checkpoint(self.trainer)
-        elif path not in (None, "last", "hpc"):
-            require(
-                "://" in path or Path(path).exists(),
-                f"--ckpt_path {path}: there is no such file; give a checkpoint, or last",
-            )
+        require(
+            path in (None, "last", "hpc") or "://" in path or Path(path).exists(),
+            f"--ckpt_path {path}: there is no such file; give a checkpoint, or last",
+        )
 
     def _parse_ckpt_path(self) -> None:
         """Configuration files and flags win over the hyperparameters in a checkpoint."""
@@ -324,29 +318,6 @@ def _checkpoints(trainer: SVRTrainer) -> list[Path]:
             Path(str(saver.dirpath)).glob(f"{saver.CHECKPOINT_NAME_LAST}*{saver.FILE_EXTENSION}")
         )
     ]
-
-
-def best_checkpoint(trainer: SVRTrainer) -> str:
-    """The best checkpoint by a monitored metric, as the run's last checkpoint names it."""
-    for callback in trainer.savers:
-        if callback.monitor is None:
-            continue
-        for last in filter(Path.exists, _checkpoints(trainer)):
-            try:
-                saved = torch.load(last, map_location="cpu", mmap=True, weights_only=True)
-                name = Path(saved["callbacks"][callback.state_key]["best_model_path"]).name
-            except (OSError, RuntimeError, KeyError, TypeError, UnpicklingError) as error:
-                raise ConfigError(
-                    f"--ckpt_path best: {last} does not name the best one of "
-                    f"{callback.monitor!r}; give last or a file"
-                ) from error
-            best = last.parent / name
-            if name and best.exists():
-                return str(best)
-    raise ConfigError(
-        f"--ckpt_path best: no checkpoint under {trainer.default_root_dir} was chosen by a "
-        "ModelCheckpoint with monitor; give last or a file"
-    )
 
 
 _KEPT_FOR_A_SERVER = (

@@ -24,7 +24,6 @@ from lightning.pytorch.strategies import (
     DeepSpeedStrategy,
     FSDPStrategy,
     ModelParallelStrategy,
-    StrategyRegistry,
 )
 
 from svr_lightning.errors import ConfigError, error_line, require
@@ -104,27 +103,22 @@ class WeightsOnlyPrecision(DeepSpeedPrecision):
 
 
 class SVRDeepSpeedStrategy(CPUDeepSpeed):
-    """ZeRO stage 1 or 2 with the settings of the paper's framework.
+    """ZeRO-2 with the settings of the paper's framework.
 
     Args:
-        stage: 2 shards gradients and optimizer, 1 the optimizer only.
         offload_optimizer: keep the optimizer in the memory of the CPU.
         overlap_comm: reduce gradients while the backward pass still runs.
         timeout: how long a process waits for another one; the slowest rollout has to fit.
-        config: DeepSpeed's own configuration or a file with it, in place of all that is above
-            but the timeout.
 
     Raises:
-        ConfigError: where DeepSpeed is not installed, or for another stage.
+        ConfigError: where DeepSpeed is not installed.
     """
 
     def __init__(
         self,
-        stage: int = 2,
         offload_optimizer: bool = False,
         overlap_comm: bool = False,
         timeout: timedelta = timedelta(minutes=30),
-        config: dict[str, Any] | str | None = None,
     ) -> None:
         require(
             find_spec("deepspeed") is not None,
@@ -134,24 +128,16 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
         if not torch.cuda.is_available():
             os.environ.setdefault("DS_ACCELERATOR", "cpu")
         super().__init__(
-            stage=stage,
+            stage=2,
             offload_optimizer=offload_optimizer,
             overlap_comm=overlap_comm,
             timeout=timeout,
-            config=config,
         )
         assert isinstance(self.config, dict)
         # Of logs alone: to find it, Lightning would read the training data in an evaluation too.
         self.config.setdefault("train_micro_batch_size_per_gpu", 1)
-        zero = self.config.get("zero_optimization", {})
-        if "offload_optimizer" in zero:  # else DeepSpeed refuses torch's AdamW
-            self.config.setdefault("zero_force_ds_cpu_optimizer", False)
-        stage = zero.get("stage", 0)
-        require(
-            stage in (1, 2),
-            f"trainer.strategy: ZeRO stage {stage} is not 1 or 2. Stage 3 shards the weights, "
-            "which every process's rollouts need whole, and without ZeRO DDP does the same",
-        )
+        if offload_optimizer:
+            self.config["zero_force_ds_cpu_optimizer"] = False  # it would refuse torch's AdamW
 
     @property
     def precision_plugin(self) -> Any:
@@ -241,28 +227,28 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
             folders.remove(Path(filepath))
 
 
+_ZERO_2 = {"deepspeed": False, "deepspeed_stage_2": False, "deepspeed_stage_2_offload": True}
+"""Lightning's names of it, and whether the optimizer is kept in the memory of the CPU."""
+
+
 def own_strategy(strategy: Any) -> Any:
-    """The strategy of ``trainer.strategy``; Lightning's own DeepSpeed is replaced or refused.
+    """The strategy of ``trainer.strategy``, where Lightning's ZeRO-2 is replaced by our own.
 
     Raises:
-        ConfigError: for an object of a class whose checkpoints and gradients are not handled.
+        ConfigError: for a strategy that shards the weights, or Lightning's own DeepSpeed.
     """
-    if isinstance(strategy, str) and strategy.startswith("deepspeed"):
-        if strategy not in StrategyRegistry:
-            return strategy  # for Lightning to refuse
-        options = StrategyRegistry[strategy]["init_params"]
-        offload = options.get("offload_optimizer", False)
-        return SVRDeepSpeedStrategy(options.get("stage", 2), offload_optimizer=offload)
-    if isinstance(strategy, DeepSpeedStrategy) and not isinstance(strategy, SVRDeepSpeedStrategy):
-        raise ConfigError(
-            "trainer.strategy: Lightning's DeepSpeedStrategy clips no gradient here and its "
-            "checkpoints are not atomic; use the class svr_lightning.training.distributed."
-            "SVRDeepSpeedStrategy"
-        )
-    fsdp = isinstance(strategy, str) and "fsdp" in strategy
+    if strategy in _ZERO_2:
+        return SVRDeepSpeedStrategy(_ZERO_2[strategy])
     require(
-        not (fsdp or isinstance(strategy, FSDPStrategy | ModelParallelStrategy)),
-        "trainer.strategy: rollouts need whole weights on every process, which FSDP shards; use "
-        "deepspeed_stage_2, or ddp with model.policy.lora",
+        isinstance(strategy, SVRDeepSpeedStrategy) or not isinstance(strategy, DeepSpeedStrategy),
+        "trainer.strategy: Lightning's DeepSpeedStrategy clips no gradient here and its "
+        "checkpoints are not atomic; use the class svr_lightning.training.distributed."
+        "SVRDeepSpeedStrategy",
+    )
+    sharded = isinstance(strategy, str) and strategy.startswith(("deepspeed", "fsdp"))
+    require(
+        not (sharded or isinstance(strategy, FSDPStrategy | ModelParallelStrategy)),
+        f"trainer.strategy={strategy}: rollouts need whole weights on every process, which FSDP "
+        "and ZeRO-3 shard; use deepspeed_stage_2, or ddp with model.policy.lora",
     )
     return strategy

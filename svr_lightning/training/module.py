@@ -34,7 +34,6 @@ from svr_lightning.training.checkpoint import (
     check_weights,
     without_reference,
 )
-from svr_lightning.training.collapse import CollapseWatch
 from svr_lightning.training.config import (
     EvaluationConfig,
     OptimizerConfig,
@@ -137,7 +136,6 @@ class SVRModule(PolicyModule):
         self.reference = None
         self.groups: list[Group] = []
         """Of the latest rollout, for observers."""
-        self._collapse = CollapseWatch()
         self._prompt_shown = self._warned_of_nothing = False
 
     # --- before the first step ------------------------------------------------------------------
@@ -383,14 +381,13 @@ class SVRModule(PolicyModule):
         return norm
 
     def _watch(self, stats: dict[str, float], step: int) -> None:
-        """Warn of a rollout without signal, a collapse, an engine with other weights; show values.
+        """Warn of a rollout without signal and of an engine with other weights; show progress.
 
         Raises:
             RuntimeError: if the engine's log-probabilities are not numbers.
         """
-        nothing = None if self._warned_of_nothing else nothing_to_learn(stats)
-        self._warned_of_nothing |= nothing is not None
-        for warning in filter(None, (nothing, self._collapse.note(stats))):
+        if not self._warned_of_nothing and (warning := nothing_to_learn(stats)):
+            self._warned_of_nothing = True
             rank_zero_warn(f"optimizer step {step}: {warning}")
         gap = stats["engine/logprob_diff"]
         # Later updates of a rollout differ from what sampled it, and top_p cuts a distribution.
@@ -416,15 +413,13 @@ class SVRModule(PolicyModule):
         return state if self.policy_config.lora is None else lora.adapters_of(state)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the start of the run's self-verification, and whose adapters these are."""
-        checkpoint["self_verification"] = self._collapse.seen
+        """Add whose adapters these are."""
         checkpoint |= adapter_facts(self.policy, self.policy_config.lora)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check that it fits; drop the reference if the run does not train."""
         if has_trainer(self) and self.trains:
             check_resumable(checkpoint)
-            self._collapse.seen = checkpoint.get("self_verification", [])
         self.serving.weights_replaced()
         check_adapters(checkpoint, adapter_facts(self.policy, self.policy_config.lora))
         if "state_dict" not in checkpoint:

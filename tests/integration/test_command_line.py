@@ -5,20 +5,15 @@ import gc
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 import yaml
-from lightning.pytorch.callbacks import ModelCheckpoint
 from safetensors.torch import load_file
 
 from svr_lightning.__main__ import main
 from svr_lightning.cli.main import READING
 from svr_lightning.cli.messages import explain
-from svr_lightning.cli.training import best_checkpoint
-from svr_lightning.errors import ConfigError
 from svr_lightning.files import config_file
 from svr_lightning.training.module import SVRModule
 from tests.commands import ROOT, SMALL, refused, resolved
@@ -275,7 +270,7 @@ def test_a_command_leaves_no_model_in_memory(tmp_path: Path) -> None:
     assert modules() == before
 
 
-def test_export_writes_the_policy_of_the_best_checkpoint(tmp_path: Path) -> None:
+def test_export_writes_the_policy_of_a_checkpoint(tmp_path: Path) -> None:
     monitor = {"monitor": "val/dev/accuracy", "mode": "max", "save_last": True, "filename": "best"}
     saver = {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": monitor}
     settings = {
@@ -287,26 +282,8 @@ def test_export_writes_the_policy_of_the_best_checkpoint(tmp_path: Path) -> None
     layer.write_text(yaml.safe_dump({"trainer": settings}))
     layers = (*SMALL, "--config", str(layer))
     assert main(["fit", *layers]) == 0
-    assert main(["export", *layers, "--ckpt_path", "best"]) == 0
-    saved = torch.load(tmp_path / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
+    best = tmp_path / "checkpoints" / "best.ckpt"
+    assert main(["export", *layers, "--ckpt_path", str(best)]) == 0
+    saved = torch.load(best, weights_only=True)["state_dict"]
     exported = load_file(tmp_path / "export" / "policy" / "model.safetensors")
     assert all(torch.equal(saved[f"policy.{name}"], value) for name, value in exported.items())
-
-
-def monitored(folder: Path, **saved: Any) -> Any:
-    """A trainer whose last checkpoint recorded ``saved`` of its monitoring callback."""
-    callback = ModelCheckpoint(folder, monitor="accuracy", mode="max", save_last=True)
-    torch.save({"callbacks": {callback.state_key: saved}}, folder / "last.ckpt")
-    return SimpleNamespace(savers=[callback], default_root_dir=str(folder))
-
-
-def test_the_best_checkpoint_is_the_one_that_the_run_recorded(tmp_path: Path) -> None:
-    trainer = monitored(tmp_path, best_model_path="/before/the/move/step-4.ckpt")
-    (tmp_path / "step-4.ckpt").touch()
-    assert best_checkpoint(trainer) == str(tmp_path / "step-4.ckpt")
-
-
-@pytest.mark.parametrize("saved", [{}, {"best_model_path": ""}, {"best_model_path": "gone.ckpt"}])
-def test_a_run_without_a_best_checkpoint_is_named(tmp_path: Path, saved: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=r"--ckpt_path best: .* give last or a file"):
-        best_checkpoint(monitored(tmp_path, **saved))
