@@ -14,8 +14,8 @@ from pathlib import Path
 from experiments.warmstart.attempts import Attempt, Demonstrations
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError
+from svr_lightning.row_files import file_rows
 from svr_lightning.tasks import get_task
-from svr_lightning.training.row_files import file_rows
 from svr_lightning.training.sources import DataSource, load_problems
 
 RIGHT_FIRST, RIGHT_DRAFT, RIGHT_AGAIN = 0.6, 0.4, 0.85
@@ -37,7 +37,7 @@ def demonstrations(path: Path, task: str) -> Demonstrations:
     if "YOUR_ANSWER" not in get_task(task).style.request:
         raise ConfigError(f"--task {task}: its answers are not the references of its rows")
     rows = zip(problems, file_rows(path), strict=True)
-    solver = RowSolver(problems, {problem.id: _solution(row.value) for problem, row in rows})
+    solver = RowSolver(problems, {problem.id: _solution(row) for problem, (_, row) in rows})
     return Demonstrations(solver=solver, kinds=("svr",), trust=HONEST, keep_doubted=KEEP_DOUBTED)
 
 

@@ -1,8 +1,6 @@
 """Another program's log as a table: JSON lines, csv or parquet with a row per turn."""
 
-import csv
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +11,7 @@ from svr_lightning.analysis.records import MAX_COUNT, Count, SampleRecord, TurnR
 from svr_lightning.analysis.table import TurnTable, turn_tables
 from svr_lightning.core.types import Verdict
 from svr_lightning.errors import ConfigError, field_error, one_line, require
-from svr_lightning.files import LFS_POINTER, is_lfs_pointer
+from svr_lightning.row_files import file_rows
 
 _ROUNDING = 1e-9  # by which another program's confidence may leave [0, 1]
 
@@ -50,14 +48,11 @@ def load_log(path: Path, columns: Sequence[str] = ()) -> TurnTable:
     turns: dict[str, list[TurnRecord]] = {}
     clusters: dict[str, str | None] = {}
     read = 0
-    require(not is_lfs_pointer(path), f"{path}: {LFS_POINTER.format(file=path.name)}")
     try:
-        for values in _rows(path):
+        for _, values in file_rows(path):
             _add_turn(turns, clusters, _row(values, names), names["id"])
             read += 1
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except (ValueError, csv.Error) as error:
+    except ValueError as error:
         raise ConfigError(f"{path}, row {read + 1}: {one_line(error)}") from error
     require(bool(turns), f"{path}: there are no rows in it")
     if any(turn.turn == 0 for one in turns.values() for turn in one):
@@ -94,22 +89,10 @@ def _column_names(columns: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def _rows(path: Path) -> Iterator[Any]:
-    if path.suffix == ".parquet":
-        from pyarrow.parquet import read_table
-
-        yield from read_table(path).to_pylist()
-    elif path.suffix == ".csv":
-        csv.field_size_limit(MAX_COUNT)
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            yield from csv.DictReader(stream)
-    else:
-        with path.open(encoding="utf-8-sig") as stream:
-            yield from (json.loads(line) for line in stream if line.strip())
-
-
 def _row(values: Any, names: Mapping[str, str]) -> _Row:
     """A row's values: a csv holds text, and a table made by pandas floats, NaN for nothing."""
+    if isinstance(values, ValueError):
+        raise values
     if not isinstance(values, dict):
         raise ValueError("the row is no object with columns")
     texts = {name: str(values.get(column, "")).strip() for name, column in names.items()}

@@ -5,6 +5,7 @@ Every fault is a ValueError of one line that names the field and what it holds.
 
 import math
 import numbers
+import re
 from typing import Any
 
 from svr_lightning.tasks.base import Column, Row
@@ -24,10 +25,12 @@ def text_field(row: Row, *names: str) -> str:
 
 
 def integer(value: Any, name: str) -> int:
-    """``value`` as an int; a float is taken where it is integral, a bool never is."""
+    """``value`` as an int; text of digits and an integral float are taken, a bool never is."""
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         return int(value)
     if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and re.fullmatch("[+-]?[0-9]{1,18}", value.strip()):
         return int(value)
     raise ValueError(f"field {name!r}: {shown(value)} is not an integer")
 

@@ -8,12 +8,11 @@ goes through its task's ``from_row``, and whatever is wrong with it becomes one
 import hashlib
 import json
 import logging
-import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_only
@@ -21,9 +20,9 @@ from lightning.pytorch.utilities import rank_zero_only
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError, one_line, require, typed_line
 from svr_lightning.files import LFS_POINTER, is_lfs_pointer
+from svr_lightning.row_files import SUFFIXES, file_rows
 from svr_lightning.tasks import Task, get_task
 from svr_lightning.tasks.grading import check_reference
-from svr_lightning.training.row_files import SUFFIXES, RawRow, file_rows
 
 OnBadRow = Literal["error", "skip"]
 CountdownSplit = Literal["countdown_train", "countdown_eval"]
@@ -40,6 +39,17 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 
 log = logging.getLogger(__name__)
+
+
+class RawRow(NamedTuple):
+    """A row as it was read."""
+
+    number: int
+    """Position in the whole data set, from 0."""
+    where: str
+    """For messages."""
+    value: Any
+    """What was read; the ValueError that reading raised, where it did."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,19 +178,25 @@ def check_text(text: str, name: str) -> None:
 
 def _read(source: DataSource) -> list[RawRow]:
     """All rows that ``select`` and ``limit`` leave. Raises ValueError, without the label."""
+    local = Path(source.path).expanduser()
+    places: list[str] | None = None
+    rows: Any
     if source.path.startswith("embedded:"):
-        rows = [RawRow(i, f"row {i}", row) for i, row in enumerate(_embedded(source))]
-    elif (local := Path(source.path).expanduser()).is_file():
-        rows = file_rows(local)
+        rows = _embedded(source)
+    elif local.is_file():
+        if local.suffix.lower() not in SUFFIXES:
+            raise ValueError(f"{local.name} is none of {', '.join(SUFFIXES)}")
+        read = list(file_rows(local))
+        places, rows = [f"{local.name}{at}" for at, _ in read], [row for _, row in read]
     else:
-        return _dataset_rows(source, local)
-    return [rows[index] for index in _chosen(source, len(rows))]
-
-
-def _chosen(source: DataSource, pool: int) -> Sequence[int]:
-    """The numbers of the rows that ``select`` and ``limit`` leave of ``pool``."""
-    rows = countdown_split(pool, source.select) if source.select else range(pool)
-    return rows[: source.limit]
+        rows = _table(source, local)
+    chosen = countdown_split(len(rows), source.select) if source.select else range(len(rows))
+    chosen = chosen[: source.limit]
+    picked = [rows[i] for i in chosen] if isinstance(rows, list) else rows.select(chosen)
+    return [
+        RawRow(i, places[i] if places else f"row {i}", row)
+        for i, row in zip(chosen, picked, strict=True)
+    ]
 
 
 def _embedded(source: DataSource) -> list[dict[str, Any]]:
@@ -200,22 +216,14 @@ def _problem(row: RawRow, source: DataSource, task: Task) -> Problem:
     if not isinstance(row.value, Mapping):
         raise ValueError(f"expected an object, found {type(row.value).__name__}")
     value = _renamed(row.value, source.columns or {}, task)
-    # Tables made by pandas write NaN for "nothing here", in columns nobody asks for too.
-    absent = [name for name, cell in value.items() if isinstance(cell, float) and math.isnan(cell)]
-    value |= dict.fromkeys(absent)
-    try:
-        problem = task.from_row(value)
-        check_reference(problem)
-    except ValueError as error:
-        if absent:
-            raise ValueError(f"{error} (empty: {', '.join(map(repr, absent))})") from None
-        raise
-    cluster = value.get("cluster")
-    cluster = "" if cluster is None else str(cluster).strip()
+    # "Nothing here" is an empty cell of a CSV, and NaN in tables made by pandas.
+    value = {name: cell for name, cell in value.items() if cell != "" and cell == cell}
+    problem = task.from_row(value)
+    check_reference(problem)
     problem = replace(
         problem,
         id=problem.id or f"{source.name}/{row.number}",
-        cluster=cluster or problem.cluster,
+        cluster=str(value.get("cluster") or "").strip() or problem.cluster,
     )
     for name in ("question", "reference", "id", "cluster"):
         if isinstance(text := getattr(problem, name), str):
@@ -240,8 +248,8 @@ def _renamed(row: Mapping[str, Any], columns: Mapping[str, str], task: Task) -> 
     return {**kept, **{wanted: row[name] for wanted, name in columns.items()}}
 
 
-def _dataset_rows(source: DataSource, local: Path) -> list[RawRow]:
-    """Rows of a folder, of a hub data set, or of the hub's cache, as ``datasets`` reads them.
+def _table(source: DataSource, local: Path) -> Any:
+    """A folder, a hub data set, or one of the hub's cache, as ``datasets`` reads it.
 
     Never runs a data set's own code.
     """
@@ -259,23 +267,16 @@ def _dataset_rows(source: DataSource, local: Path) -> list[RawRow]:
             if source.split not in saved:
                 raise ValueError(f"split {source.split!r} is none of {', '.join(saved)}")
             saved = saved[source.split]
-        return _selected(source, saved)
+        return saved
     where = {"data_dir" if folder else "name": source.subset, "split": source.split}
     where |= {} if folder else {"revision": source.revision}
     try:
-        table = datasets.load_dataset(path, **where)
+        return datasets.load_dataset(path, **where)
     except Exception as error:  # between here and the hub every fault has a class of its own
         request = ", ".join([repr(path), *(f"{name}={value!r}" for name, value in where.items())])
         cure = "the files" if folder else "path, subset, split and the network, or use a local copy"
         fault = typed_line(error.__cause__ or error).rstrip(".")
         raise ValueError(f"load_dataset({request}) raised {fault}. Check {cure}") from error
-    return _selected(source, table)
-
-
-def _selected(source: DataSource, table: Any) -> list[RawRow]:
-    indices = _chosen(source, len(table))
-    picked = table.select(indices)
-    return [RawRow(i, f"row {i}", row) for i, row in zip(indices, picked, strict=True)]
 
 
 def countdown_split(pool: int, part: CountdownSplit) -> list[int]:

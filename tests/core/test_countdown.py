@@ -55,7 +55,7 @@ def test_a_row_may_bring_its_own_question_and_id() -> None:
         ({"nums": [1, 2.5]}, "'nums'"),
         ({"nums": [1, float("nan")]}, "'nums'"),
         ({"nums": [1, -2]}, "'nums'"),
-        ({"target": "3"}, "'target'"),
+        ({"target": "three"}, "'target'"),
         ({"target": False}, "'target'"),
         ({"question": ""}, "'question'"),
         ({"question": "a\nb", "id": [1]}, "'id'"),

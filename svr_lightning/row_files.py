@@ -4,43 +4,34 @@ JSON is not read by a library of tables, which names no line of a faulty file an
 of a column to be of one type.
 """
 
+import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from svr_lightning.errors import one_line
 from svr_lightning.files import LFS_POINTER, is_lfs_pointer
 
 SUFFIXES = (".json", ".jsonl", ".parquet", ".csv")
+_LONGEST_CELL = 2**31 - 1
 
 
-class RawRow(NamedTuple):
-    """A row as it was read."""
+def file_rows(path: Path) -> Iterator[tuple[str, Any]]:
+    """The rows of a file, each with its place: ``:LINE`` from 1, or `` row NUMBER`` from 0.
 
-    number: int
-    """Position in the whole data set, from 0."""
-    where: str
-    """For messages: ``file:line``, counted from 1 as editors do, or ``file row NUMBER``."""
-    value: Any
-    """What was read; the ValueError that reading raised, where it did."""
-
-
-def file_rows(path: Path) -> list[RawRow]:
-    """The rows of a file.
+    A file of another name than :data:`SUFFIXES` has lines of JSON. Cells of CSV are text. Of a row
+    that cannot be read the value is the ValueError that says why.
 
     Raises:
         ValueError: if the file cannot be read.
     """
-    name = path.name.lower()
     if is_lfs_pointer(path):
         raise ValueError(LFS_POINTER.format(file=path.name))
-    if not name.endswith(SUFFIXES):
-        raise ValueError(f"{path.name} is none of {', '.join(SUFFIXES)}")
-    read = _json_lines if ".jsonl" in name else _json_list if ".json" in name else _table
+    read = {".json": _json_list, ".csv": _csv, ".parquet": _parquet}
     try:
-        return [RawRow(i, f"{path.name}{at}", row) for i, (at, row) in enumerate(read(path))]
-    except (OSError, ValueError) as error:
+        yield from read.get(path.suffix.lower(), _json_lines)(path)
+    except (OSError, ValueError, csv.Error) as error:
         reason = one_line(getattr(error, "strerror", None) or error)
         raise ValueError(f"cannot read {path.name}: {reason}") from error
 
@@ -69,17 +60,16 @@ def _json_list(file: Path) -> Iterator[tuple[str, Any]]:
     yield from ((f" row {number}", row) for number, row in enumerate(value))
 
 
-def _table(file: Path) -> Iterator[tuple[str, Any]]:
-    """Rows of Parquet, or of CSV under a header line."""
-    from pyarrow import parquet  # like pandas, comes with datasets
+def _csv(file: Path) -> Iterator[tuple[str, Any]]:
+    csv.field_size_limit(_LONGEST_CELL)
+    more = ValueError("it has more cells than the header; quote cells with a comma")
+    with file.open(newline="", encoding="utf-8-sig") as stream:
+        rows = csv.DictReader(stream)
+        for row in rows:
+            yield f":{rows.line_num}", more if None in row else row
 
-    if file.name.lower().endswith(".parquet"):
-        rows = parquet.read_table(file).to_pylist()
-    else:
-        import pandas
 
-        table = pandas.read_csv(file, keep_default_na=False, na_values=[""], skip_blank_lines=True)
-        if not isinstance(table.index, pandas.RangeIndex):  # it would take a cell for a label
-            raise ValueError("rows have more cells than the header; quote cells with a comma")
-        rows = table.to_dict(orient="records")
-    yield from ((f" row {number}", row) for number, row in enumerate(rows))
+def _parquet(file: Path) -> Iterator[tuple[str, Any]]:
+    from pyarrow.parquet import read_table  # comes with datasets
+
+    yield from ((f" row {number}", row) for number, row in enumerate(read_table(file).to_pylist()))
