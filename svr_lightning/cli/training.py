@@ -299,9 +299,9 @@ class SVRCommandLine(LightningCLI):
         return None if path is None else str(path)
 
     def _find_checkpoint(self) -> None:
-        path = self._requested_checkpoint()
+        path = self._requested_checkpoint() or "last"
         require(
-            path in (None, "last", "hpc") or "://" in path or Path(path).exists(),
+            path in ("last", "hpc") or "://" in path or Path(path).exists(),
             f"--ckpt_path {path}: there is no such file; give a checkpoint, or last",
         )
 
