@@ -29,7 +29,6 @@ ARMS = {
 """Options of each arm's training; ``{start}`` is the folder of the seed's start."""
 MODES = {
     "sampled": ("--model.evaluation.temperature", "0.9"),
-    "greedy": (),
     "fresh": ("--model.evaluation.temperature", "0.9", "--model.evaluation.fresh_turns", "true"),
 }
 """How the held-out problems are recorded: five turns each."""

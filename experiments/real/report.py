@@ -135,38 +135,35 @@ def first_auroc(run: TurnTable, rows: Array | slice = slice(None)) -> float:
     return auroc(run.confidence[rows, 0], run.correct[rows, 0])
 
 
+def verdict_auroc(run: TurnTable, rows: Array | slice = slice(None)) -> float:
+    """AUROC of P(CORRECT) at the first turn."""
+    return auroc(says_correct(run)[rows, 0], run.correct[rows, 0])
+
+
 def row_of(modes: Mapping[str, Tables]) -> dict[str, Any]:
     """The numbers of one policy."""
     run = modes["sampled"]["test"]
-    first, answered = run.correct[:, 0], signal(run, "answer_logprob")[:, 0]
-    known = ~np.isnan(answered)
+    first = run.correct[:, 0]
     believed: Array = run.verdict[:, 0] == 1
     accepted: Array = believed & (run.confidence[:, 0] >= GATE)
     right, tokens = adaptive(run)
     found = {
         "right": first.mean(),
         "auroc": first_auroc(run),
-        "auroc_verdict": auroc(says_correct(run)[:, 0], first),
+        "auroc_verdict": verdict_auroc(run),
         "auroc_logprob": auroc(signal(run, "completion_logprob")[:, 0], first),
-        "auroc_answer_logprob": auroc(answered[known], first[known]),
         "says_correct": believed.mean(),
         "accepted": accepted.mean(),
-        "levels": len(np.unique(run.confidence[:, 0])),
         "adaptive_right": right.mean(),
         "adaptive_tokens": tokens.mean(),
         "last_turn_right": run.correct[:, -1].mean(),
         "control_auroc": first_auroc(modes["sampled"]["control"]),
     }
-    if "greedy" in modes:
-        greedy = modes["greedy"]["test"]
-        right, tokens = adaptive(greedy)
-        found |= {"greedy_adaptive_right": right.mean(), "greedy_tokens": tokens.mean()}
-        found["greedy_right"] = greedy.correct[:, 0].mean()
     return {name: float(value) for name, value in found.items()}
 
 
 def comparisons(runs: Mapping[tuple[int, str], Any], arm: str) -> dict[str, Any]:
-    """Primary and secondary comparisons of ``arm`` with the control, over the seeds that have both.
+    """Comparisons of ``arm`` with the control, over the seeds that have both; the primary first.
 
     One that needs recordings which are not there is left out.
     """
@@ -183,10 +180,8 @@ def comparisons(runs: Mapping[tuple[int, str], Any], arm: str) -> dict[str, Any]
     size = len(tests[seeds[0], arm].ids)
     half = np.arange(size) % 2  # of the problems, for choices
 
-    def gain(runs: Mapping[tuple[int, str], TurnTable]) -> Statistic:
-        return lambda s, rows: (
-            first_auroc(runs[s, arm], rows) - first_auroc(runs[s, "control"], rows)
-        )
+    def gain(runs: Mapping[tuple[int, str], TurnTable], of: Callable[..., float]) -> Statistic:
+        return lambda s, rows: of(runs[s, arm], rows) - of(runs[s, "control"], rows)
 
     def over_free(s: int, rows: Array) -> float:
         (right, tokens), (rights, spent) = own[s], free[s]
@@ -198,16 +193,21 @@ def comparisons(runs: Mapping[tuple[int, str], Any], arm: str) -> dict[str, Any]
         best = fitted(fixed, np.zeros(fixed.shape), np.ones(len(rows)), half[rows])
         return float(own[s][0][rows].mean()) - best
 
+    size_of_control = len(others[seeds[0], arm].ids)
     secondary = {
         "adaptive - best fixed turn": compared(seeds, size, over_fixed),
-        "negative control: AUROC": compared(seeds, len(others[seeds[0], arm].ids), gain(others)),
+        "negative control: AUROC": compared(seeds, size_of_control, gain(others, first_auroc)),
     }
     if len(free) == len(seeds):
         name = "adaptive - best free rule of the control at its tokens"
         secondary[name] = compared(seeds, size, over_free)
     for name, p in holm({name: found["p"] for name, found in secondary.items()}).items():
         secondary[name]["p_holm"] = p
-    return {"primary": compared(seeds, size, gain(tests)), "secondary": secondary}
+    return {
+        "primary: AUROC": compared(seeds, size, gain(tests, first_auroc)),
+        **secondary,
+        "not planned: AUROC of P(CORRECT)": compared(seeds, size, gain(tests, verdict_auroc)),
+    }
 
 
 def report(results: Path) -> str:
@@ -227,8 +227,7 @@ def report(results: Path) -> str:
     for name in names:
         cells = (f"{row[name]:.3f}" if name in row else "-" for row in table.values())
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    for arm, blocks in found.items():
-        named = {"primary: AUROC": blocks["primary"], **blocks["secondary"]} if blocks else {}
+    for arm, named in found.items():
         for name, one in named.items():
             low, high = one["ci95"]
             p = f", p {one['p_holm']:.3f} (Holm)" if "p_holm" in one else ""

@@ -94,7 +94,7 @@ def test_the_report_compares_arms_from_the_published_files_alone(tmp_path: Path)
                 stated = 0.9 if right and informed and dataset == "test" else 0.3
                 turns = [turn(right, stated, -0.1, 1)] * 2
                 lines.append(json.dumps(record(str(number), *turns, dataset=dataset)))
-        for mode in ("sampled", "fresh", "greedy"):
+        for mode in ("sampled", "fresh"):
             with gzip.open(tmp_path / f"seed1-{arm}-{mode}.jsonl.gz", "wt") as stream:
                 stream.write("\n".join(lines))
     text = report(tmp_path)

@@ -176,7 +176,7 @@ def test_the_pretrained_model_has_the_numbers_of_its_recordings() -> None:
     assert [*map(list, table("docs/results.md", "first turns, seeds 1 to 3").values())] == means
     said("README.md", means[0][2], means[0][4], *(f"{means[1][k]} / {means[2][k]}" for k in (2, 4)))
     for arm in ("svr", "labelled"):
-        gap = found["comparisons"][arm]["primary"]
+        gap = found["comparisons"][arm]["primary: AUROC"]
         said("docs/results.md", f"{gap['value']:+.3f} {interval(*gap['ci95'], form='+.3f')}")
 
 
