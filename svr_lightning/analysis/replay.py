@@ -90,25 +90,27 @@ def _end(rule: Rule[T] | None, turns: Sequence[T], max_turns: int) -> Ending | N
 # --- curves -------------------------------------------------------------------------------------
 
 
-def gate_of(rule: StopRule | None) -> Confident:
-    """The rule whose threshold curves change: ``rule`` if it has one, else the paper's."""
-    return rule if isinstance(rule, Confident) else Confident()
+def threshold_rules(rule: StopRule | None) -> list[Confident]:
+    """``rule`` with each of :data:`THRESHOLDS`, or the paper's rule if it has no threshold.
+
+    None if its score is a log-probability, which no threshold of the grid suits.
+    """
+    rule = rule if isinstance(rule, Confident) else Confident()
+    grid = () if "logprob" in rule.score else THRESHOLDS
+    return [replace(rule, threshold=gamma) for gamma in grid]
 
 
-def curves(
-    tables: Tables, rule: StopRule, max_turns: int, thresholds: Sequence[float] = THRESHOLDS
-) -> Row:
+def curves(tables: Tables, rule: StopRule, max_turns: int) -> Row:
     """Every operating point of a policy.
 
     Args:
         tables: with ``max_turns`` turns of every problem that could be run.
-        rule: of the operating point; the curve of thresholds changes one of its settings.
+        rule: of the operating point.
         max_turns: T_max, and the largest fixed budget.
-        thresholds: gamma of the curve.
 
     Returns:
-        ``operating_point``: its row. ``fixed``: K = 1 to ``max_turns``. ``thresholds``: gamma at
-        T_max. ``transitions``: {data set: one 2 x 2 table per turn boundary}, see
+        ``operating_point``: its row. ``fixed``: K = 1 to ``max_turns``. ``thresholds``: those of
+        :func:`threshold_rules`. ``transitions``: {data set: one 2 x 2 table per turn boundary}, see
         :func:`transitions`.
 
     Raises:
@@ -119,14 +121,13 @@ def curves(
         point = {**asdict(rule), "max_turns": max_turns}  # type: ignore[call-overload]
         return {**point, "datasets": measured_under(tables, rule, max_turns)}
 
-    gate = gate_of(rule)
     return {
         "operating_point": adaptive(rule),
         "fixed": [
             {"budget": budget, "datasets": measured_under(tables, None, budget)}
             for budget in range(1, max_turns + 1)
         ],
-        "thresholds": [adaptive(replace(gate, threshold=gamma)) for gamma in thresholds],
+        "thresholds": [adaptive(one) for one in threshold_rules(rule)],
         "transitions": {name: transitions(table) for name, table in tables.items()},
     }
 

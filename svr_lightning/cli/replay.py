@@ -18,7 +18,6 @@ go to the answer that was sampled first, and answers that cannot be read do not 
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,11 @@ from rich.text import Text
 
 from svr_lightning.analysis.averages import average, groups
 from svr_lightning.analysis.metrics import diagnose
-from svr_lightning.analysis.replay import THRESHOLDS, curves, gate_of, replayed
+from svr_lightning.analysis.replay import curves, replayed
 from svr_lightning.analysis.results import SAMPLES, setting
 from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.analysis.voting import VOTES, vote
-from svr_lightning.cli.inputs import EVERY_TURN, Recordings, load_recordings
+from svr_lightning.cli.inputs import EVERY_TURN, load_recordings
 from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.display import plain, text_table
 from svr_lightning.errors import ConfigError, require
@@ -46,28 +45,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     about = f"folder of an evaluation, such as RUN/eval/test, with a {SAMPLES}"
     add("evaluations", nargs="+", type=Path, metavar="FOLDER", help=about)
-    add("--max-turns", type=int, help="T_max (default: what was recorded)")
-    add("--thresholds", type=float, nargs="+", default=THRESHOLDS, help="gamma of the curves")
     add("--compare-stops", action="store_true", help="all stopping rules at equal tokens")
     add("--budget", type=float, help="tokens per problem of that comparison")
-    add("--k", type=int, nargs="+", help="numbers of votes (3 5 10, as far as recorded)")
     add("--out", type=Path, help="folder; default: replay/ beside the first recording")
 
 
 def run(options: argparse.Namespace) -> int:
     """Replay, write, print."""
     recorded = load_recordings(options.evaluations)
-    tables, rule = recorded.tables, recorded.rule
-    max_turns = recorded.max_turns if options.max_turns is None else options.max_turns
-    require(max_turns >= 1, f"--max-turns {max_turns} must be at least 1")
+    tables, rule, max_turns = recorded.tables, recorded.rule, recorded.max_turns
     require(options.budget is None or options.budget > 0, "--budget must be above 0 tokens")
+    privileged = any(setting(one, "protocol", "privileged") is True for one in recorded.configs)
+    found: dict[str, Any] = {"samples": list(map(str, recorded.files)), "privileged": privileged}
     try:
-        for threshold in options.thresholds:
-            replace(gate_of(rule), threshold=threshold).check()
-    except ValueError as error:
-        raise ConfigError(f"--thresholds: {error}") from error
-    try:
-        found = curves(tables, rule, max_turns, options.thresholds)
+        found |= curves(tables, rule, max_turns)
         if options.compare_stops or options.budget is not None:
             found["stops"] = {
                 part: compare_stops(
@@ -75,12 +66,11 @@ def run(options: argparse.Namespace) -> int:
                 )
                 for part, names in groups(tables).items()
             }
+        if recorded.independent:
+            found["votes"] = vote(tables, [k for k in VOTES if k <= max_turns])
     except ValueError as error:
-        raise ConfigError(f"{error}; {EVERY_TURN}, or lower --max-turns") from error
+        raise ConfigError(f"{error}; {EVERY_TURN}") from error
     out = options.out or recorded.files[0].parent / "replay"
-    privileged = any(setting(one, "protocol", "privileged") is True for one in recorded.configs)
-    samples = [str(path) for path in recorded.files]
-    found = {"samples": samples, "privileged": privileged, **found, **_votes(recorded, options)}
     ended = replayed(tables, rule, max_turns)
     found["diagnostics"] = {name: diagnose(table) for name, table in ended.items()}
     write_json(out / "replay.json", found)
@@ -90,19 +80,6 @@ def run(options: argparse.Namespace) -> int:
         Console().print(Text(f"0 of {count} turns state a self-check: no threshold ever stops"))
     Console().print(Text(str(out / "replay.json")))
     return 0
-
-
-def _votes(recorded: Recordings, options: argparse.Namespace) -> dict[str, Any]:
-    """Majority voting, as ``votes``; nothing where turns are not independent."""
-    ks = [k for k in VOTES if k <= recorded.max_turns] if options.k is None else options.k
-    require(min(ks, default=1) >= 1, f"--k {min(ks, default=1)}: must be at least 1")
-    if not recorded.independent:
-        require(options.k is None, "--k: votes need turns of model.evaluation.fresh_turns")
-        return {}
-    try:
-        return {"votes": vote(recorded.tables, sorted(set(ks)))}
-    except ValueError as error:
-        raise ConfigError(f"--k: {error}") from error
 
 
 def show(found: Mapping[str, Any], rule: str) -> None:

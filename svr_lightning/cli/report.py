@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.text import Text
 
 from svr_lightning.display import plain
-from svr_lightning.errors import require
 from svr_lightning.files import write_file, write_json
 from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import all_figures
@@ -32,14 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "folder with a samples.jsonl, or that file; the name defaults to the folder's"
     add("runs", nargs="+", metavar="NAME=FOLDER", help=about)
     add("--out", type=Path, default=Path("report"), help="folder (report)")
-    about = "trajectories listed per method of each kind: premature stops, fixed, broken, ... (25)"
-    add("--max-trajectories", type=int, default=25, help=about)
 
 
 def run(options: argparse.Namespace) -> int:
     """Read, measure, draw, write."""
-    most, out = options.max_trajectories, options.out
-    require(most >= 0, f"--max-trajectories {most}: must not be negative")
+    out = options.out
     methods = read_methods(options.runs)
     tables = all_tables(methods)
     figures, notes = all_figures(methods)
@@ -48,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         drawn.append((figure, svg(figure.draw, figure.numbers)))
         write_file(out / "figures" / f"{figure.name}.svg", [drawn[-1][1]])
         write_json(out / "figures" / f"{figure.name}.json", figure.numbers)
-    write_file(out / "index.html", [page(methods, drawn, notes, tables, most)])
+    write_file(out / "index.html", [page(methods, drawn, notes, tables)])
     write_file(out / "tables.tex", [tables_tex(tables)])
     console = Console()
     for line in headlines(methods):

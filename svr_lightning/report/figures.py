@@ -35,6 +35,7 @@ from svr_lightning.analysis.table import (
     problem_table,
 )
 from svr_lightning.core.metrics import VERDICT_CODES
+from svr_lightning.core.stopping import DEFAULT_THRESHOLD
 from svr_lightning.files import finite
 from svr_lightning.report import drawing
 from svr_lightning.report.drawing import BLUE, FAINT, GREY, LIGHT_BLUE, ORANGE, Draw
@@ -95,7 +96,7 @@ def _of_method(method: Method, number: int) -> Iterator[Plot]:
     if run.complete:
         caption = "every fixed budget, and adaptive inference where answers are self-checked"
         yield plot("2_budgets", caption, budget_numbers(run), draw_budgets)
-    if run.has_thresholds:
+    if run.at_thresholds:
         yield plot("3_thresholds", "other thresholds", threshold_numbers(run), draw_thresholds)
     for part, tables in parts.items():
         table = pool(tables)
@@ -232,7 +233,8 @@ def threshold_numbers(run: Run) -> Numbers:
         rows = [average(row, sets) for row in run.at_thresholds]
         columns = {key: [row[key] for row in rows] for key in ("accuracy", "esr", "pse", "turns")}
         panels.append({"name": name, "thresholds": list(THRESHOLDS), **columns})
-    return {"threshold": run.gate.threshold, "panels": panels}
+    own = getattr(run.rule, "threshold", DEFAULT_THRESHOLD)
+    return {"threshold": own, "panels": panels}
 
 
 def draw_thresholds(data: Numbers) -> Figure:

@@ -20,6 +20,8 @@ POLICY = (
     "base-uri 'none'; form-action 'none'"
 )
 """The page's content security policy."""
+MOST = 25
+"""Trajectories listed per method and class."""
 
 
 def page(
@@ -27,9 +29,8 @@ def page(
     figures: Sequence[tuple[Plot, str]],
     notes: Sequence[str],
     tables: Sequence[Table],
-    most: int,
 ) -> str:
-    """The whole page in ASCII: figures as SVG, ``most`` trajectories per method and class.
+    """The whole page in ASCII: figures as SVG, :data:`MOST` trajectories per method and class.
 
     Every text is escaped, and what would not show is replaced.
     """
@@ -45,7 +46,7 @@ def page(
         classes=CLASSES,
         css=_resource("page.css"),
         headlines=headlines(methods),
-        listing=list(_listing(methods, most)),
+        listing=list(_listing(methods)),
         malformed=malformed,
         notes=notes,
         policy=POLICY,
@@ -78,14 +79,14 @@ def _encoded(svg: str) -> str:
     return base64.b64encode(svg.encode("ascii")).decode("ascii")
 
 
-def _listing(methods: Sequence[Method], most: int) -> Iterator[tuple[str, Run, list[Any]]]:
-    """Of each method's first seed and each class a heading, the run, and ``most`` trajectories."""
+def _listing(methods: Sequence[Method]) -> Iterator[tuple[str, Run, list[Any]]]:
+    """Of each method's first seed and each class a heading, the run, and some trajectories."""
     for method in methods:
         run = method.runs[0]
         found = list(trajectories(run))
         count = Counter(kind for _, kinds in found for kind in kinds)
         name = f"{method.name}: " if len(methods) > 1 else ""
-        for kind, chosen in choose(found, most).items():
+        for kind, chosen in choose(found, MOST).items():
             total = count[kind] if kind in CLASSES else sum(not kinds for _, kinds in found)
             words = f"{name}{CLASSES.get(kind, kind)}, {total:,} of {len(found):,}"
             yield words, run, chosen

@@ -1,14 +1,14 @@
 """The methods of a report, each with one run per seed, read from samples files."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
 from svr_lightning.analysis.averages import Datasets, averages, groups, ordered
 from svr_lightning.analysis.metrics import measure
-from svr_lightning.analysis.replay import THRESHOLDS, gate_of, measured_under, replayed
+from svr_lightning.analysis.replay import measured_under, replayed, threshold_rules
 from svr_lightning.analysis.results import (
     Evaluation,
     read_evaluation,
@@ -20,7 +20,7 @@ from svr_lightning.analysis.table import TurnTable
 from svr_lightning.analysis.voting import VOTES, vote
 from svr_lightning.core.metrics import NO_VERDICT
 from svr_lightning.core.parsing import SelfCheckFields
-from svr_lightning.core.stopping import Confident, StopRule, is_own
+from svr_lightning.core.stopping import StopRule, is_own
 from svr_lightning.errors import ConfigError
 
 Numbers = dict[str, Any]
@@ -57,8 +57,8 @@ class Run:
 
     @cached_property
     def at_thresholds(self) -> list[Datasets]:
-        """:attr:`datasets` under each of ``THRESHOLDS``; none unless complete."""
-        rules = [replace(self.gate, threshold=value) for value in THRESHOLDS * self.complete]
+        """:attr:`datasets` at each threshold; none unless complete and with self-checks."""
+        rules = threshold_rules(self.rule) if self.complete and self.self_checks else []
         return [measured_under(self.tables, rule, self.max_turns) for rule in rules]
 
     @cached_property
@@ -77,22 +77,12 @@ class Run:
         }
 
     @property
-    def gate(self) -> Confident:
-        """The rule whose threshold figures and tables change: the run's own if it has one."""
-        return gate_of(self.rule)
-
-    @property
     def parts(self) -> dict[str, dict[str, TurnTable]]:
         """What figures are of: the data sets of the first average together, else each one."""
         found = groups(self.tables)
         if averages(self.tables):
             found = dict([next(iter(found.items()))])
         return {part: {name: self.tables[name] for name in names} for part, names in found.items()}
-
-    @property
-    def has_thresholds(self) -> bool:
-        """Whether its rule can be replayed with ``THRESHOLDS``: of probabilities, not of nats."""
-        return self.complete and self.self_checks and "logprob" not in self.gate.score
 
     @cached_property
     def self_checks(self) -> bool:

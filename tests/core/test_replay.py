@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 
 from svr_lightning.analysis.metrics import measure
-from svr_lightning.analysis.replay import curves, replay, replayed, transitions
+from svr_lightning.analysis.replay import THRESHOLDS, curves, replay, replayed, transitions
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.core.stopping import Confident, StopRule
 from tests.trajectories import EXPECTED, adaptive, failed, record, same, turn_tables, uncensored
+
+NATS = Confident(score="answer_logprob", threshold=-0.1)
 
 
 def _table(records: list[dict[str, Any]]) -> TurnTable:
@@ -82,14 +84,15 @@ def test_turns_that_were_never_recorded_are_not_made_up() -> None:
 
 
 def test_curves_hold_every_budget_and_threshold() -> None:
-    found = curves(turn_tables(uncensored()), Confident(), 3, (0.8, 0.85))
+    found = curves(turn_tables(uncensored()), Confident(), 3)
     assert [row["budget"] for row in found["fixed"]] == [1, 2, 3]
     points = [(row["max_turns"], row["threshold"]) for row in found["thresholds"]]
-    assert points == [(3, 0.8), (3, 0.85)]
+    assert points == [(3, threshold) for threshold in THRESHOLDS]
     # At .80: a1 right, b1 wrong, c2 right, d3 right (T_max), e1 right, f1 wrong.
-    low = found["thresholds"][0]["datasets"]["toy"]
+    low = found["thresholds"][6]["datasets"]["toy"]
     assert (low["accuracy"], low["pse"], low["turns"]) == (4 / 6, 2 / 6, 9 / 6)
-    assert found["operating_point"] == found["thresholds"][1]
+    assert found["operating_point"] == found["thresholds"][7]
+    assert curves(turn_tables(uncensored()), NATS, 3)["thresholds"] == []
 
 
 def test_curves_change_the_threshold_of_the_runs_own_rule() -> None:

@@ -55,8 +55,6 @@ def test_the_operating_point_is_the_rule_that_the_run_had(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--thresholds", "0.5", "-1"], "--thresholds: threshold=-1.0 must lie in [0, 1]"),
-        (["--max-turns", "0"], "--max-turns 0 must be at least 1"),
         (["--budget", "0"], "--budget must be above 0 tokens"),
         (["--out", __file__], f"{__file__} is a file"),
         (["--samples", "x"], "--samples is now the evaluation's folder, without an option"),
@@ -84,7 +82,7 @@ def test_recordings_that_cannot_be_used_are_named(
         ([folder, folder], "'toy' is in another"),
         ([folder, mixed], "stop at CORRECT at confidence >= 0.5 and CORRECT at confidence >= 0.85"),
         ([old], "results.json: model.evaluation.gate: settings of version 0.1; evaluate again"),
-        ([cut, "--max-turns", "3"], "record every turn with --record"),
+        ([cut], "record every turn with --record"),
     ):
         assert message in refused(capsys, *files)
 
@@ -108,24 +106,12 @@ def test_fresh_turns_vote_and_every_number_is_written(
 ) -> None:
     hostile = "[red]\x1b[31m\n" + "long" * 5
     rows = [pool("x", "aab", dataset="math500"), pool("y", "bba", dataset=hostile)]
-    folder = save(tmp_path, rows, FRESH)
-    shown = shown_by(capsys, folder, "--k", "3", "1", "3")
+    shown = shown_by(capsys, save(tmp_path, rows, FRESH))
     assert "\x1b[31m" not in shown
     assert max(map(len, shown.splitlines()[:-1])) <= 80
     votes = json.loads((tmp_path / "replay" / "replay.json").read_text())["votes"]
-    assert votes["math500"]["maj@3"] == 1.0
-    assert votes[hostile]["maj@3"] == 0.0
-    assert votes["math500"].keys() >= {"maj@1", "maj@3"}
-    # Without --k the paper's numbers of votes, as far as there are turns.
-    assert "majority of fresh turns" in shown_by(capsys, folder)
+    # Of the paper's numbers of votes, three turns allow one.
+    assert (votes["math500"]["maj@3"], votes[hostile]["maj@3"]) == (1.0, 0.0)
+    assert "maj@5" not in votes["math500"]
+    assert "majority of fresh turns" in shown
     assert "majority of fresh turns" not in shown_by(capsys, save(tmp_path / "svr", uncensored()))
-
-
-def test_numbers_of_votes_that_cannot_be_counted_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = save(tmp_path / "some", [pool("x", "ab")], FRESH)
-    assert "has 2 samples and k=4; ask for at most k=2" in refused(capsys, folder, "--k", 4)
-    assert "--k 0: must be at least 1" in refused(capsys, folder, "--k", 0)
-    refining = save(tmp_path / "svr", uncensored())
-    assert "votes need turns of model.evaluation.fresh_turns" in refused(capsys, refining, "--k", 3)

@@ -155,7 +155,7 @@ def test_a_method_without_self_checks_has_nothing_that_would_need_them(tmp_path:
     for figure in figures:
         assert svg(figure.draw, figure.numbers).startswith("<?xml")
     assert [kinds for _, kinds in trajectories(methods[0].runs[0])] == [set(), {"fixed"}]
-    html = page(methods[:1], [], [], [], 9)
+    html = page(methods[:1], [], [], [])
     items = html[html.index("of 2</h3>") :]
     assert "turn 2" in items
     assert not re.search("UNSURE|0\\.50", items)
@@ -346,7 +346,6 @@ def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(
         (["m={folder}/nowhere"], "nowhere"),
         (["m={folder}"], "eval/one"),
         (["={folder}/eval/one"], "NAME=FOLDER"),
-        (["m={folder}/eval/one", "--max-trajectories", "-1"], "--max-trajectories"),
         (["m={folder}/unlabelled"], "no label"),
         (["m={folder}/eval/one", "--out", "{folder}/bad.json/x"], "bad.json is a file"),
     ],
