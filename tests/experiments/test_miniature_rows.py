@@ -12,14 +12,13 @@ from jsonargparse import ArgumentParser
 from experiments.commands import Command
 from experiments.miniature import rows
 from experiments.miniature.__main__ import run
-from experiments.miniature.rows import BY_NAME, ROWS, Row, Task
+from experiments.miniature.rows import ROWS, Row, Task
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.recipes.base import Recipe
 from tests.recipes import WRONG, play
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = [row for row in ROWS if row.trained and row.policy_of is None and row.steps is None]
-RATES = {row.name: 1e-3 for row in SHORT if row.rate_of is None}
 
 
 def merged(below: Any, above: Any) -> Any:
@@ -56,39 +55,6 @@ def test_every_row_has_the_same_steps_problems_and_generations(row: Row, task: T
     assert recipe.uses_labels is row.uses_labels
     assert [source["split"] for source in data["val"]] == ["dev"]
     assert [source["split"] for source in data["test"]] == ["test"]
-
-
-def found(name: str) -> list[Command]:
-    return rows.commands(BY_NAME[name], 42, "countdown", RATES)
-
-
-def test_a_row_trains_and_then_judges_its_own_policy() -> None:
-    fit, *tests = found("grpo")
-    assert [command.name for command in tests] == [
-        f"countdown/grpo-42/{name}" for name in ("greedy", "sampled", "votes")
-    ]
-    assert " ".join(fit.arguments) == (
-        "svr_lightning fit --config configs/countdown_tiny.yaml --config configs/methods/grpo.yaml "
-        "--config configs/experiments/miniature.yaml --seed_everything 42 "
-        "--model.optimizer.lr 0.001 --trainer.default_root_dir runs/miniature/countdown/grpo-42"
-    )
-    for command in tests:
-        assert "runs/miniature/countdown/grpo-42/policy" in command.arguments
-        assert command.result.is_relative_to("runs/miniature/countdown/grpo-42")
-
-
-def test_rows_borrow_policies_rates_and_starts() -> None:
-    for command in found("svr_fresh"):
-        assert "runs/miniature/countdown/svr-42/policy" in command.arguments
-    assert "0.0004" in found("svr_fast")[0].arguments  # that of SVR+
-    assert "200" in found("svr_200")[0].arguments
-    start = found("warm_start")
-    assert len(start) == 2
-    assert all("embedded:countdown-tiny" in command.arguments for command in start)
-    assert (rows.seeds_of(BY_NAME["svr"]), rows.seeds_of(BY_NAME["oracle"])) == (
-        (42, 43, 44, 45, 46),
-        (42, 43, 44),
-    )
 
 
 def test_what_is_done_is_skipped_and_an_interrupted_training_goes_on(

@@ -107,10 +107,3 @@ def test_claims_begin_with_adaptive_inference_against_its_fixed_budgets(
     below = Claim(words="w", row="svr_plus", minus="svr", metric="pse")
     monkeypatch.setattr(claims, "CLAIMS", (below,))
     assert claim_entries(every)[0]["difference"] == 0.0
-
-
-def test_the_first_claim_is_about_the_papers_method_and_all_rows_are_known() -> None:
-    primary = claims.CLAIMS[0]
-    assert (primary.row, primary.minus, primary.turns) == ("svr", claims.FIXED, "greedy")
-    assert {one.row for one in claims.CLAIMS} <= set(BY_NAME)
-    assert {one.minus for one in claims.CLAIMS} <= {*BY_NAME, claims.FIXED, FREE}

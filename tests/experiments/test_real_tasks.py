@@ -10,9 +10,9 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from experiments.real.demonstrations import WRONG_DRAFTS, demonstrations, wrong
-from experiments.real.recipes import SYSTEM, Brief, BriefSVR, SupervisedSVR, brier_advantage
-from experiments.real.tasks import ARITHMETIC, DAYS, KINDS, ShortAnswer, split
+from experiments.real.demonstrations import WRONG_DRAFTS, demonstrations
+from experiments.real.recipes import SYSTEM, Brief, brier_advantage
+from experiments.real.tasks import ARITHMETIC, KINDS, ShortAnswer, split
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.parsing import parse_self_check, self_check_format_score
 from svr_lightning.core.types import Problem, Turn, Verdict
@@ -74,12 +74,6 @@ def test_demonstrated_self_checks_are_in_form_and_say_nothing_about_the_draft() 
     assert abs(auroc(np.array(stated), np.array(right)) - 0.5) < 0.05
 
 
-def test_a_wrong_answer_differs_in_one_digit_or_is_another_day() -> None:
-    other = wrong(random.Random(1), "1048")
-    assert sum(a != b for a, b in zip(other, "1048", strict=True)) == 1
-    assert wrong(random.Random(1), "Monday") in {*DAYS} - {"Monday"}
-
-
 def test_a_later_prompt_is_the_question_and_the_last_reply() -> None:
     text = "<answer>2</answer>\n<self_check>VERDICT: CORRECT; CONFIDENCE: 0.7</self_check>"
     problem = Problem(id="x", task=TASK.name, question="1 + 1?", reference="secret")
@@ -91,11 +85,6 @@ def test_a_later_prompt_is_the_question_and_the_last_reply() -> None:
         prompts.append(user["content"])
     assert prompts[0] == f"1 + 1?\nYour last reply:\n{text}\nCheck it and reply again."
     assert prompts[1].endswith("\nIt was cut off. Reply again.")
-
-
-def test_all_arms_roll_out_the_short_prompts() -> None:
-    assert isinstance(BriefSVR().dialogue, Brief)
-    assert isinstance(SupervisedSVR().dialogue, Brief)
 
 
 def test_the_verdict_learns_as_by_the_gradient_of_a_brier_score() -> None:

@@ -2,23 +2,18 @@
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 BUNDLE = ROOT / "tools" / "bundle.sh"
 TRANSFER = 60 << 20
 """Bytes that one transfer to such a machine may hold, the checkout included."""
-NAMED = ("base", "held")
 PYTHON = f"""#!{sys.executable}
 import os, pathlib, shutil, sys
 words = sys.argv[1:]
@@ -62,35 +57,6 @@ def test_a_part_and_the_checkout_fit_into_one_transfer() -> None:
     tracked = sum((ROOT / name).lstat().st_size for name in listed if (ROOT / name).is_file())
     (part,) = re.findall(r"split --bytes (\d+)M", BUNDLE.read_text(encoding="utf-8"))
     assert tracked + (int(part) << 20) < TRANSFER
-
-
-def test_the_first_set_has_what_the_package_its_strategy_and_its_server_import() -> None:
-    script = BUNDLE.read_text(encoding="utf-8")
-    base, held = (re.search(rf"^{name}=[(\"](.*?)[)\"]$", script, re.M | re.S) for name in NAMED)
-    words = shlex.split(f"{base[1]} {held[1]}", comments=True)  # type: ignore[index]
-    there = {canonicalize_name(Requirement(word).name) for word in words}
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    needed = project["dependencies"] + extras["serve"] + extras["kernels"] + extras["lora"]
-    assert {canonicalize_name(Requirement(line).name) for line in needed} - there == {"torch"}
-    assert extras["vllm"] == ["vllm>=0.32,<0.33"]
-    assert "vllm==0.32.0 torch==2.13.0 " in script
-
-
-def test_the_calls_of_the_plan_run_each_test_of_a_gpu_once() -> None:
-    calls = re.findall(r'-k (?:"([\w ]+)"|(\w+))', BUNDLE.read_text(encoding="utf-8"))
-    tests = {
-        f"{path.stem}::{name}"
-        for path in (ROOT / "tests" / "gpu").glob("test_*.py")
-        for name in re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.M)
-    }
-    chosen = [
-        {name for name in tests if any(word in name for word in (either or one).split(" or "))}
-        for either, one in calls
-    ]
-    assert len(calls) == 3
-    assert set.union(*chosen) == tests
-    assert sum(map(len, chosen)) == len(tests)
 
 
 def test_parts_carried_elsewhere_are_joined_and_installed_set_by_set_unless_damaged(

@@ -71,17 +71,6 @@ def test_every_shipped_configuration_fits_its_card_and_the_page_says_so() -> Non
     assert memory.with_table(page) == page, "run python -m tools.memory"
 
 
-def test_a_plan_is_what_the_configuration_says() -> None:
-    plan = plan_of(resolve(layers("math.yaml", "hardware/4gpu_zero2.yaml")))
-    # 16 problems x G 8 over 4 ranks: 32 sequences in 4 micro-batches of 8.
-    assert (plan.ranks, plan.sequences, plan.micro_batches) == (4, 8, 4)
-    assert (plan.prompt, plan.completion, plan.checkpointing) == (4096, 2048, True)
-    assert plan.zero
-    assert (plan.engine_share, plan.sleeps, plan.lora) == (0.4, False, None)
-    plan = plan_of(resolve(layers("gsm8k.yaml", "hardware/1gpu_24gb.yaml")))
-    assert (plan.lora, plan.zero) == ((32, "all-linear"), False)
-
-
 def test_zero_shards_masters_moments_and_gradients_over_the_ranks() -> None:
     one, four = usage(tiny(ranks=1)), usage(tiny())
     count = one.parameters
@@ -91,14 +80,6 @@ def test_zero_shards_masters_moments_and_gradients_over_the_ranks() -> None:
     buffer = 2 * memory.BUCKET
     assert (one.gradients, four.gradients) == (4 * count + buffer, count + buffer)
     assert one.micro_batch == four.micro_batch
-
-
-def test_without_zero_weights_gradients_and_both_moments_are_in_fp32() -> None:
-    used = usage(tiny(zero=False, ranks=1, precision="bf16-mixed", reference_dtype="bfloat16"))
-    count = used.parameters
-    assert (used.weights, used.gradients, used.reference) == (4 * count, 4 * count, 2 * count)
-    steps = used.optimizer - 8 * count
-    assert 0 < steps < 4 * 100  # a counter for each of fewer than a hundred tensors
 
 
 def test_adapters_alone_have_gradients_and_moments() -> None:
