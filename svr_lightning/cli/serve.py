@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
-    for package in ("starlette", "uvicorn", "prometheus_client"):
+    for package in ("starlette", "uvicorn"):
         found = find_spec(package) is not None
         require(found, f'{package} is not installed; pip install "svr-lightning[serve]"')
     from svr_lightning.control.listening import Listener, bound

@@ -14,14 +14,6 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    generate_latest,
-)
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -32,7 +24,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from svr_lightning.control.backends import Backend
-from svr_lightning.control.controller import Client, Controller, Unused
+from svr_lightning.control.controller import Client, Controller
 from svr_lightning.control.protocol import (
     ChatRequest,
     answer_json,
@@ -45,13 +37,11 @@ from svr_lightning.control.protocol import (
     svr_json,
     turn_seed,
 )
-from svr_lightning.core.types import AnyCompletion, Message, Turn
+from svr_lightning.core.types import AnyCompletion, Message
 from svr_lightning.engines.chat_answers import ServerError
 from svr_lightning.errors import one_line, typed_line
 
 _log = logging.getLogger(__name__)
-Answered = tuple[Response, str]
-"""An answer, and what the metrics call it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,30 +66,6 @@ class Limits:
     """For a request's header to arrive on a new connection."""
     idle_seconds: float = 75.0
     """Between two requests of a connection."""
-
-
-class Metrics:
-    """What ``/metrics`` shows."""
-
-    def __init__(self) -> None:
-        self.registry = own = CollectorRegistry()
-        self.requests = Counter(
-            "svr_requests", "Requests by how they ended", ["outcome"], registry=own
-        )
-        self.running = Gauge("svr_requests_running", "Requests in progress", registry=own)
-        self.turns = Counter("svr_turns", "Turns generated", registry=own)
-        self.tokens = Counter("svr_tokens", "Tokens of all turns", ["kind"], registry=own)
-        self.seconds = Histogram("svr_request_seconds", "Time of answered requests", registry=own)
-
-    def count_turn(self, turn: Turn) -> None:
-        """Count a turn and its tokens."""
-        self.turns.inc()
-        self.count_tokens(turn.completion)
-
-    def count_tokens(self, spent: AnyCompletion | Unused) -> None:
-        """Count the tokens of a turn, or of calls that became none."""
-        self.tokens.labels("prompt").inc(spent.prompt_tokens)
-        self.tokens.labels("completion").inc(spent.completion_tokens)
 
 
 class ChatServer:
@@ -129,7 +95,9 @@ class ChatServer:
         self._origins = origins
         self._controller, self._policy = controller, policy
         self._model, self.limits, self._key = model, limits or Limits(), key
-        self._metrics, self._numbers, self._running = Metrics(), count(), 0
+        self._numbers = count()
+        self.running = 0
+        """Requests in progress."""
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -138,7 +106,6 @@ class ChatServer:
             Route("/v1/models", self._list_models),
             Route("/v1/models/{name:path}", self._show_model),
             Route("/health", self._health),
-            Route("/metrics", self._show_metrics),
         ]
         handlers: Any = {ServerError: _refusal, HTTPException: _no_such_path}
         own = list(self._origins)
@@ -178,11 +145,6 @@ class ChatServer:
         state = {"status": "ok"} if fault is None else {"status": "failing", "fault": fault}
         return _json(state, 200 if fault is None else 503)
 
-    async def _show_metrics(self, request: Request) -> Response:
-        self._authorize(request)
-        shown = generate_latest(self._metrics.registry)
-        return Response(shown, media_type=CONTENT_TYPE_LATEST)
-
     def _authorize(self, request: Request) -> None:
         """Let in who has the key, or, if there is none, who is no web page of elsewhere."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
@@ -208,29 +170,23 @@ class ChatServer:
         sends something.
         """
         request, stream = Request(scope, receive), _Stream(send)
-        outcome, started = "disconnected", time.monotonic()
         try:
-            response, outcome = await self._admit(request, stream)
-            self._metrics.seconds.observe(time.monotonic() - started)
+            response = await self._admit(request, stream)
         except ClientDisconnect:
             return
         except (Exception, asyncio.CancelledError) as error:
-            refused = _as_refusal(error)
-            response, outcome = _refusal(request, refused), f"error_{refused.status}"
-        finally:
-            self._metrics.requests.labels(outcome).inc()
+            response = _refusal(request, _as_refusal(error))
         if stream.begun:
             await stream.end(response)
         else:
             await response(scope, receive, send)
 
-    async def _admit(self, request: Request, stream: "_Stream") -> Answered:
+    async def _admit(self, request: Request, stream: "_Stream") -> Response:
         """Answer a request if there is room for it."""
         self._authorize(request)
-        if self._running >= self.limits.requests:
+        if self.running >= self.limits.requests:
             raise refusal(429, "too many requests in progress; retry later", retry_after="1")
-        self._running += 1
-        self._metrics.running.inc()
+        self.running += 1
         try:
             kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":  # which no page of elsewhere can send unasked
@@ -239,8 +195,7 @@ class ChatServer:
             work = self._answer(chat, ignored)
             return await self._while_connected(request, work, stream if chat.stream else None)
         finally:
-            self._running -= 1
-            self._metrics.running.dec()
+            self.running -= 1
 
     async def _body(self, request: Request) -> bytes:
         """A request's body; if too long, it is read to its end, but not kept."""
@@ -257,7 +212,7 @@ class ChatServer:
             raise refusal(413, f"a body of {size} bytes; at most {self.limits.body} are read")
         return bytes(body)
 
-    async def _answer(self, chat: ChatRequest, ignored: list[str]) -> Answered:
+    async def _answer(self, chat: ChatRequest, ignored: list[str]) -> Response:
         """Solve a question."""
         client = _client(self._policy, chat, next(self._numbers))
         controller, other = controlled(self._controller, chat, client, self.limits.seconds)
@@ -266,24 +221,21 @@ class ChatServer:
         if controller.at_once > 1 and not chat.temperature:
             raise refusal(400, "temperature: must be above 0, or samples would all be the same")
         async with self._policy.room:
-            result = await controller.solve_async(
-                chat.question, self._metrics.count_turn, context=chat.context
-            )
-        self._metrics.count_tokens(result.unused)
+            result = await controller.solve_async(chat.question, context=chat.context)
         if not (result.turns or result.refusal):
             raise refusal(504, f"no turn ended within the {result.reason}")
         head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time())}
         head["model"] = self._model
         answer = answer_json(head, result, svr_json(result, other, ignored))
         if not chat.stream:
-            return _json(answer), result.outcome
+            return _json(answer)
         usage = chat.stream_options is not None and bool(chat.stream_options.include_usage)
         content = events(answer, include_usage=usage)
-        return Response(content, headers=_STREAMED, media_type=_EVENTS), result.outcome
+        return Response(content, headers=_STREAMED, media_type=_EVENTS)
 
     async def _while_connected(
-        self, request: Request, work: Coroutine[Any, Any, Answered], stream: "_Stream | None"
-    ) -> Answered:
+        self, request: Request, work: Coroutine[Any, Any, Response], stream: "_Stream | None"
+    ) -> Response:
         """Do ``work``, but drop it, and raise ClientDisconnect, when the client disconnects.
 
         Until then a stream gets comments.

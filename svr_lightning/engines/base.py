@@ -77,9 +77,6 @@ class Engine(ABC):
     """Requests that it runs at the same time; known from :meth:`start` on."""
     holds_copy: bool = False
     """Whether it has the weights on the GPU itself: an evaluation leaves the policy on the CPU."""
-    preemptions: int | None = None
-    """How often it evicted a request's KV cache, to compute it again later; None for an engine
-    that never does."""
     trajectories: int | None = None
     """Trajectories of one rollout that use this engine, set before :meth:`start` in a training."""
 

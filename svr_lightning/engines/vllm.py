@@ -54,7 +54,6 @@ class VLLMEngine(Engine):
     """
 
     holds_copy = True
-    preemptions: int = 0
 
     def __init__(
         self,
@@ -117,17 +116,6 @@ class VLLMEngine(Engine):
                 reason = " ".join(str(error).split())[:400]
                 raise ConfigError(f"model.engine: vLLM cannot start ({reason})") from error
         self.max_batch = self._llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
-        self._count_preemptions(self._llm.llm_engine.engine_core.engine_core.scheduler)
-
-    def _count_preemptions(self, scheduler: Any) -> None:
-        """Count them: vLLM does so only together with all its statistics, at every step."""
-        stock = scheduler._preempt_request
-
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            self.preemptions += 1
-            return stock(*args, **kwargs)
-
-        scheduler._preempt_request = counted
 
     def sync(self, model: Any, version: int) -> None:
         """Copy every weight of ``model`` into the engine and drop the caches of the old ones."""

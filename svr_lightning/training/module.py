@@ -219,14 +219,12 @@ class SVRModule(PolicyModule):
         # Of all processes if single groups are replaced; whole batches are drawn from all problems.
         replaces = self.resample == "top_up"
         batch_ids = gather_lists([problem.id for problem in problems]) if replaces else []
-        engine = self.serving.engine
-        preempted = engine.preemptions
         with (
             self.serving.sampling(self.global_step) as sync_seconds,
             self.trainer.profiler.profile("rollout"),  # type: ignore[attr-defined]
         ):
             groups = collect_rollout(
-                engine,
+                self.serving.engine,
                 self.recipe,
                 problems,
                 renderer=self.renderer,
@@ -243,8 +241,6 @@ class SVRModule(PolicyModule):
         turns = [turn for group in groups for scored in group.scored for turn in scored]
         tokens = sum(turn.completion_tokens for turn in turns)
         stats["speed/rollout"] = tokens / stats["time/rollout"]
-        if engine.preemptions is not None and preempted is not None:
-            stats["engine/preemptions"] = float(engine.preemptions - preempted)
         if sync_seconds is not None:
             stats["time/sync"] = sync_seconds
         if self.trainer.world_size > 1:

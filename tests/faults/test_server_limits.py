@@ -60,8 +60,7 @@ def test_without_a_key_no_page_of_elsewhere_may_ask(upstream: Scripted) -> None:
             (200, {"content_type": "application/json; charset=utf-8"}),
         ):
             assert (post(url, **headers), headers) == (status, headers)
-        for path in (f"{url}/models", f"{own}/metrics"):
-            assert httpx.get(path, headers={"host": "evil.example"}).status_code == 403
+        assert httpx.get(f"{url}/models", headers={"host": "evil.example"}).status_code == 403
         with connected(url) as connection:  # whose body never comes
             head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9"
             connection.sendall(f"{head}\r\n\r\n".encode())
@@ -89,12 +88,8 @@ def test_with_a_key_nothing_else_is_asked_for(upstream: Scripted) -> None:
         ):
             assert (post(url, **headers), headers) == (status, headers)
         root = url.removesuffix("/v1")
-        for status, path in (
-            (401, f"{url}/models"),
-            (401, f"{root}/metrics"),
-            (200, f"{root}/health"),
-        ):
-            assert httpx.get(path).status_code == status
+        assert httpx.get(f"{url}/models").status_code == 401
+        assert httpx.get(f"{root}/health").status_code == 200
     assert upstream.headers[-1]["Authorization"] == "Bearer upstream-secret"
 
 

@@ -39,8 +39,8 @@ def pattern(key: str) -> re.Pattern[str]:
     return re.compile(text)
 
 
-ELSEWHERE = {"engine/preemptions", "time/wait", "train/reward/long_output"}
-"""Keys of vLLM, of several processes and of a reward that is off: they have tests of their own."""
+ELSEWHERE = {"time/wait", "train/reward/long_output"}
+"""Keys of several processes and of a reward that is off: they have tests of their own."""
 KEYS = [
     row[0].strip("`") for heading in ("### Training", "### Evaluation") for row in rows(heading)
 ]

@@ -24,7 +24,7 @@ from tests.engine_contract import (  # noqa: F401
     test_requests_may_arrive_between_steps,
 )
 from tests.models import with_adapter
-from tests.requests import ask, finish, mixed, plain_scores
+from tests.requests import ask, mixed, plain_scores
 from tests.tolerance import of_logprobs
 from tests.vllm.conftest import Served, served_model, started
 
@@ -84,18 +84,6 @@ def assert_serves(served: Served) -> None:
         lost = exact.max(-1).values - drawn(exact, tokens)
         # Where two tokens are within rounding of each other, either may come first.
         assert lost.max() <= 2 * rounding(served, request, tokens).max()
-
-
-def test_completions_that_lose_their_cache_are_counted_and_completed() -> None:
-    block = 128 * 2 * 2 * 1 * 32 * 4  # tokens, layers, keys and values, heads, width, bytes
-    options = {"kv_cache_memory_bytes": 9 * block, "max_num_seqs": 8}
-    engine = started(served_model("qwen3"), options=options)
-    for number in range(8):  # all but those that end at once grow into a second block
-        engine.submit(ask(number, 120, max_tokens=60))
-    assert engine.preemptions == 0
-    outputs = finish(engine, 8)
-    assert engine.preemptions >= 2
-    assert len(outputs) == 8
 
 
 def assert_serves_update(served: Served, step: int) -> None:
