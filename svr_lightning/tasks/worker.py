@@ -1,8 +1,10 @@
 r"""The process of :mod:`.symbolic`: reads ``[answer, reference]``, a line of JSON; writes 1 or 0.
 
-Both answers are read as LaTeX. Math-Verify's ``ExprExtractionConfig`` hands text to sympy's
-``parse_expr``, which runs it as Python, and is not used. The LaTeX reader makes its numbers with
-``sympify``, which calls ``parse_expr`` too: :func:`parse_number` replaces it in this process.
+Math-Verify reads both answers as LaTeX, and sympy compares them. Math-Verify's own comparison is
+not used: it drops factors below 1e-15 and rounds to six decimals. Its ``ExprExtractionConfig`` is
+not used either: it hands text to sympy's ``parse_expr``, which runs it as Python. The LaTeX reader
+makes its numbers with ``sympify``, which calls ``parse_expr`` too: :func:`parse_number` replaces it
+in this process.
 """
 
 import json
@@ -11,32 +13,12 @@ import re
 import resource
 import signal
 import sys
-from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-import sympy.physics.units  # noqa: F401 - its import needs the parser that is replaced here
+import sympy.physics.units
 from latex2sympy2_extended import is_expr_of_only_symbols
-from math_verify import LatexExtractionConfig, parse, verify
-from sympy import (
-    And,
-    Basic,
-    Eq,
-    Expr,
-    FiniteSet,
-    Float,
-    I,
-    Integer,
-    Interval,
-    MatrixBase,
-    N,
-    Rational,
-    Tuple,
-    UnevaluatedExpr,
-    Union,
-    simplify,
-    solve,
-)
+from math_verify import LatexExtractionConfig, parse
 from sympy.core.relational import Relational
 from sympy.parsing import sympy_parser
 
@@ -48,8 +30,8 @@ MEMORY = 2**30
 """Bytes of address space."""
 MAX_CHARACTERS, MAX_DEPTH = 400, 12
 """Longest answer that is compared, and brackets and braces open in it at once."""
-RELATIVE = 1e-3
-"""Relative tolerance of decimals; without it 0 would equal every small number."""
+RELATIVE = 1e-5
+"""Relative tolerance where one of two numbers has a decimal point; all others are exact."""
 
 _LATEX = (LatexExtractionConfig(boxed_match_priority=0),)
 _NUMBER = re.compile(r"[0-9]+|[0-9]*\.[0-9]+|[0-9]+\.")
@@ -57,13 +39,17 @@ _WORDS = re.compile(r"[A-Za-z]+(?:,[A-Za-z]+)*")
 _THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _SCIENTIFIC = re.compile(r"(?<=[0-9])[eE]([+-]?[0-9]{1,3})(?![0-9])")
 _IMAGINARY = re.compile(r"(?<=[0-9])i(?![A-Za-z])")
-_MARKS = re.compile(r"(?<=[0-9)])_\{?([0-9]+)|('|\\prime(?![a-zA-Z]))")
+_BASE = re.compile(r"(?<=[0-9)])_\{?([0-9]+)")
+_PRIME = re.compile(r"'|\\prime(?![a-zA-Z])")
 _BRACKET = re.compile(r"[(\[]|\\\{")
 _WARM_UP = (r"\binom{n}{2} + \sin^2 x", r"x \in (1, 2]"), (r"50\%", "0.5"), ("y = 2x", "x = 1")
 
 
 def equal_answers(answer: str, reference: str) -> bool:
-    """Whether an answer is mathematically equal to a reference; False where one is not read."""
+    """Whether an answer is mathematically equal to a reference; False where one is not read.
+
+    A base, as in ``1101_2``, may be left out of one of them. Derivatives, as ``f'``, are not read.
+    """
     for text in (answer, reference):
         steps = ((character in "([{") - (character in ")]}") for character in text)
         if len(text) > MAX_CHARACTERS or max(accumulate(steps), default=0) > MAX_DEPTH:
@@ -71,13 +57,11 @@ def equal_answers(answer: str, reference: str) -> bool:
     words = _words(answer), _words(reference)
     if all(words):
         return words[0] == words[1]
-    if not _same_marks(answer, reference):
+    bases = _BASE.findall(answer), _BASE.findall(reference)
+    if (all(bases) and bases[0] != bases[1]) or _PRIME.search(answer + reference):
         return False
-    gold, found = read(reference), read(answer)
-    if not gold or not found:
-        return False
-    equal = verify(gold, found, allow_set_relation_comp=True, timeout_seconds=None)
-    return bool(equal) and _all_sides(gold[0], found[0]) and _same_values(gold[0], found[0])
+    found, gold = read(answer), read(reference)
+    return bool(found and gold) and _same(found[0], gold[0])
 
 
 def read(text: str) -> list[Any]:
@@ -90,11 +74,11 @@ def read(text: str) -> list[Any]:
     return [_with_imaginary_unit(value) for value in found]
 
 
-def parse_number(text: str, *_: Any, **__: Any) -> Basic:
+def parse_number(text: str, *_: Any, **__: Any) -> sympy.Basic:
     """Replaces sympy's ``parse_expr``: a plain number, or a SyntaxError."""
     if not _NUMBER.fullmatch(text):
         raise SyntaxError("not a plain number")
-    return Float(text) if "." in text else Integer(int(text))
+    return sympy.Float(text) if "." in text else sympy.Integer(int(text))
 
 
 def main() -> None:
@@ -119,17 +103,6 @@ def main() -> None:
         sys.stdout.flush()
 
 
-def _same_marks(answer: str, reference: str) -> bool:
-    r"""Whether what the reader leaves out agrees: bases as in ``1101_2``, primes as in ``f'``.
-
-    A base that only one of the two states is understood.
-    """
-    marks = [_MARKS.findall(text) for text in (answer, reference)]
-    bases = [[base for base, _ in found if base] for found in marks]
-    primes = [sum(not base for base, _ in found) for found in marks]
-    return primes[0] == primes[1] and (bases[0] == bases[1] or not all(bases))
-
-
 def _words(text: str) -> list[str]:
     """The words of a textual answer, in order; as products of letters, anagrams would be equal."""
     letters = normalise(text)
@@ -140,114 +113,97 @@ def _words(text: str) -> list[str]:
 
 def _with_imaginary_unit(value: Any) -> Any:
     """The value with the number i where Math-Verify reads a variable of that name."""
-    if not isinstance(value, Basic):
+    if not isinstance(value, sympy.Basic):
         return value
-    return value.xreplace({symbol: I for symbol in value.free_symbols if str(symbol) == "i"})
+    return value.xreplace({symbol: sympy.I for symbol in value.free_symbols if str(symbol) == "i"})
 
 
-def _all_sides(gold: Any, found: Any) -> bool:
-    """Whether every side of ``x = 4/2 = 2`` but a leading name is the gold value.
-
-    Math-Verify looks at the last side alone, so that any equation ``... = 0`` was equal to 0.
-    """
-    relations = getattr(found, "_unsorted_args", found.args) if isinstance(found, And) else (found,)
-    if not all(isinstance(relation, Eq) for relation in relations):
-        return True
-    if isinstance(gold, Eq | And):
-        return _same_equations(gold, found)
-    sides = [relations[0].lhs, *(relation.rhs for relation in relations)]
-    if is_expr_of_only_symbols(sides[0]):
-        del sides[0]
-    return all(verify(gold, side, timeout_seconds=None) for side in sides[:-1])
-
-
-def _same_equations(gold: Any, found: Any) -> bool:
-    """Whether two equations have the same variables, and the same solutions or a constant ratio.
-
-    Math-Verify compares solutions, so that all equations without any were equal.
-    """
-    if not gold.free_symbols or gold.free_symbols != found.free_symbols:
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are equal: terms exactly, everything else item by item."""
+    if one == other:
+        return not one.has(sympy.nan, sympy.zoo)
+    if isinstance(one, Relational) and isinstance(other, Relational):
+        return _same_relation(one, other)
+    if _both(sympy.And, one, other) and one.free_symbols != other.free_symbols:
         return False
-    if not isinstance(gold, Eq) or not isinstance(found, Eq):
-        return True
-    if _ratio(gold, found).is_number:
-        return True
-    variable = min(gold.free_symbols, key=str)
-    ours, theirs = solve(gold, variable), solve(found, variable)
-    return bool(ours) and len(ours) == len(theirs) and _all_in(ours, theirs)
+    ones, others = _sides(one), _sides(other)
+    if len(ones) > 1 or len(others) > 1:  # a chain of equations
+        return all(_same(left, right) for left in ones for right in others)
+    one, other = ones[0], others[0]
+    if _both(sympy.Expr, one, other):
+        return _same_term(one, other)
+    if _both(sympy.FiniteSet | sympy.Union, one, other):
+        table = [[_same(left, right) for right in other.args] for left in one.args]
+        return all(map(any, table)) and all(map(any, zip(*table, strict=True)))
+    (kind, items), (other_kind, other_items) = _sequence(one), _sequence(other)
+    same = kind == other_kind and len(items) == len(other_items)
+    return same and all(map(_same, items, other_items))
 
 
-def _ratio(one: Any, other: Any) -> Any:
-    ours, theirs = _differences(one, other)
-    return simplify(ours / theirs)
+def _both(kind: Any, one: Any, other: Any) -> bool:
+    return isinstance(one, kind) and isinstance(other, kind)
 
 
-def _differences(*relations: Any) -> list[Expr]:
-    """Between the two sides of each."""
-    return [relation.lhs - relation.rhs for relation in relations]
+def _sides(term: Any) -> list[Any]:
+    """The sides of ``x = 4/2 = 2`` without a leading name; a set for inequalities; else the term.
 
-
-def _same_values(gold: Any, found: Any) -> bool:
-    """Whether what Math-Verify takes for equal is so in every number, however small.
-
-    It drops factors below 1e-15 and rounds to six decimals.
+    A chain of equations has a value only if all of its sides are equal to it.
     """
-    if isinstance(gold, Eq | And) != isinstance(found, Eq | And):
-        gold, found = _value(gold), _value(found)
-    if isinstance(gold, Eq) and isinstance(found, Eq):
-        return _same_equations(gold, found)
-    if isinstance(gold, Relational) and isinstance(found, Relational):
-        found = found if gold.rel_op == found.rel_op else found.reversed
-        if _ratio(gold, found).is_positive:
-            return True
-        return _same_expression(*_differences(gold, found))
-    if isinstance(gold, Expr) and isinstance(found, Expr):
-        return _same_expression(gold, found)
-    items, others = _items(gold), _items(found)
-    if len(items) != len(others):
-        return True  # another notation, which Math-Verify has compared
-    if isinstance(gold, FiniteSet | Union):
-        return _all_in(items, others)
-    return all(map(_same_values, items, others))
+    relations = list(term._unsorted_args) if isinstance(term, sympy.And) else [term]
+    if all(isinstance(relation, sympy.Eq) for relation in relations):
+        sides = [relations[0].lhs, *(relation.rhs for relation in relations)]
+        return sides[1:] if is_expr_of_only_symbols(sides[0]) else sides
+    return [term.as_set() if isinstance(term, sympy.And | Relational) else term]
 
 
-def _value(term: Any) -> Any:
-    """A set for inequalities, the last side of equations; else the term itself."""
-    if isinstance(term, And | Relational) and not term.atoms(Eq):
-        return term.as_set()
-    while isinstance(term, And):
-        term = term._unsorted_args[-1]
-    return term.rhs if isinstance(term, Eq) else term
+def _sequence(term: Any) -> tuple[Any, list[Any]]:
+    """The kind and the items of a tuple, interval or matrix; (1, 2) may be either of the first two.
 
-
-def _items(term: Any) -> list[Any]:
-    if isinstance(term, Interval):
-        return [term.start, term.end]
-    kept = isinstance(term, And | FiniteSet | Union | Tuple)
-    return list(term) if isinstance(term, MatrixBase) else list(term.args) if kept else []
-
-
-def _all_in(items: Sequence[Any], others: Sequence[Any]) -> bool:
-    return all(any(_same_values(one, other) for other in others) for one in items)
-
-
-def _same_expression(gold: Expr, found: Expr) -> bool:
-    """Whether two terms are equal: exactly, or relative to their size if a decimal is in one.
-
-    Terms with variables are compared at some place of them. Math-Verify takes a percent sign for a
-    hundredth, or for nothing.
+    ``x = 1, y = 2`` is (1, 2), in the order of the names.
     """
-    symbols = sorted(gold.free_symbols | found.free_symbols, key=str)
-    places = {symbol: Rational(7 + 2 * k, 5) for k, symbol in enumerate(symbols)}
-    one, other = (term.doit().subs(places) for term in (gold, found))
-    if one == other or not (one.is_number and other.is_number):
-        return True
-    percent = gold.has(UnevaluatedExpr) or found.has(UnevaluatedExpr)
-    scales = (1, 100, Rational(1, 100)) if percent else (1,)
-    if gold.has(Float) or found.has(Float):
-        one, other = N(one, 15), N(other, 15)
-        return any(abs(one - scale * other) <= RELATIVE * abs(one) for scale in scales)
-    return any((one - scale * other).equals(0) is not False for scale in scales)
+    if isinstance(term, sympy.Interval):
+        return (not term.left_open, not term.right_open), [term.start, term.end]
+    if isinstance(term, sympy.MatrixBase):
+        return term.shape, list(term)
+    if isinstance(term, sympy.FiniteSet) and all(isinstance(item, sympy.Eq) for item in term.args):
+        values = {str(item.lhs): item.rhs for item in term.args}
+        kind = (False, False) if len(values) == len(term.args) else None
+        return kind, [values[name] for name in sorted(values)]
+    return ((False, False), list(term)) if isinstance(term, sympy.Tuple) else (term, [])
+
+
+def _same_relation(one: Relational, other: Relational) -> bool:
+    """Whether the difference of the sides has a constant ratio, above 0 for inequalities."""
+    if one.free_symbols != other.free_symbols or not one.free_symbols:
+        return False
+    if one.rel_op != other.rel_op:
+        other = other.reversed
+    ours, theirs = (sympy.nsimplify(side.lhs - side.rhs, rational=True) for side in (one, other))
+    ratio = sympy.simplify(ours / theirs)
+    constant = ratio.is_number and ratio.is_finite and not ratio.is_zero
+    fits = constant if isinstance(one, sympy.Eq) else ratio.is_positive
+    return one.rel_op == other.rel_op and bool(fits)
+
+
+def _same_term(one: sympy.Expr, other: sympy.Expr) -> bool:
+    """Whether two terms are equal: exactly, or by size where a number has a decimal point.
+
+    Terms of variables that differ at one place differ; simplifying them would take longer.
+    """
+    one, other = one.doit(), other.doit()
+    if one == other:
+        return not one.has(sympy.nan, sympy.zoo)
+    decimal = one.has(sympy.Float) or other.has(sympy.Float)
+    if decimal and one.is_number and other.is_number:
+        left, right = sympy.N(one, 15), sympy.N(other, 15)
+        return bool(abs(left - right) <= RELATIVE * min(abs(left), abs(right)))
+    difference = one - other
+    names = sorted(difference.free_symbols, key=str)
+    place = {name: sympy.Rational(7 + 2 * k, 5) for k, name in enumerate(names)}
+    there = difference.subs(place).evalf(2)
+    if names and not decimal and there.is_comparable and there._prec > 1:
+        return False
+    return difference.equals(0) is True
 
 
 if __name__ == "__main__":

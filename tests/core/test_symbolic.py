@@ -10,6 +10,7 @@ import pytest
 
 from svr_lightning.tasks.base import GradingError
 from svr_lightning.tasks.symbolic import equal_answers_apart
+from svr_lightning.tasks.worker import parse_number
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -61,8 +62,6 @@ EQUAL = [
     ("x+y<3", "3>x+y"),
     (r"A = \frac{4}{2} = 2", "2"),
     (r"\emptyset", r"\{\}"),
-    # read by Math-Verify, where brackets, names and repetitions count for less
-    ("1,2", "(1,2)"),
     ("2,1", "x=1,y=2"),
     # small numbers, decimals of any size, and a base that one of the two leaves out
     ("2^{-60}", r"\frac{1}{1152921504606846976}"),
@@ -92,6 +91,13 @@ DIFFERENT = [
     (r"\text{odd}", "odo"),
     ("(1,2)", "(2,1)"),
     ("(1,2)", "[1,2]"),
+    ("(1,2)", "1,2"),
+    ("(1,2)", "x=1 or x=2"),
+    ("x=x", "x=1"),
+    (r"\{2,\frac{4}{2}\}", r"\{2,3\}"),
+    (r"\frac{1}{0}", r"\frac{x}{0}"),
+    (r"\frac{\cos 2t+\sin 2t}{4}", r"\frac{1}{4-\omega^2}"),
+    ("(928, 1)", "(927.5, 1)"),
     ("x=1,y=2", "x=2,y=1"),
     ("x>2", r"x \ge 2"),
     ("x>2", "y>2"),
@@ -226,22 +232,8 @@ def test_no_answer_reaches_the_parser_that_runs_text() -> None:
 
 
 def test_only_plain_numbers_are_read_from_strings() -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sympy; from svr_lightning.tasks import worker\n"
-            "worker.sympy_parser.parse_expr = worker.parse_number\n"
-            "print([sympy.sympify(text) for text in ('12', '0.5', '.5', '5.')])\n"
-            "for text in ('x', '1+1', '-1', '1e5', '', '__import__(\"os\")', '\u0661'):\n"
-            "    try: print(sympy.sympify(text))\n"
-            "    except sympy.SympifyError: pass\n",
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.stdout == "[12, 0.500000000000000, 0.500000000000000, 5.00000000000000]\n", (
-        done.stdout + done.stderr
-    )
+    read = [str(parse_number(text)) for text in ("12", "0.5", ".5", "5.")]
+    assert read == ["12", "0.500000000000000", "0.500000000000000", "5.00000000000000"]
+    for text in ("x", "1+1", "-1", "1e5", "", '__import__("os")', "\u0661"):
+        with pytest.raises(SyntaxError):
+            parse_number(text)
