@@ -3,7 +3,6 @@
 Faults of rows, of data sets and of single settings are shown where they are found.
 """
 
-import json
 import shutil
 from pathlib import Path
 
@@ -83,16 +82,6 @@ def test_a_checkpoint_that_is_not_there_is_not_replaced_by_the_untrained_policy(
     line = refused(capsys, command, *words, *question)
     assert f"there is no checkpoint under {folder}" in line
     assert not (folder / "eval").exists()
-
-
-def test_a_faulty_row_is_named_with_its_file_and_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"nums": [3, 5, 8], "target": 16}\n{"nums": [1, 2]}\n')
-    source = json.dumps({"name": "mine", "task": "countdown", "path": str(path)})
-    line = fault(capsys, tmp_path, "--data.train", source)
-    assert all(part in line for part in ("mine", "rows.jsonl:2", "target"))
 
 
 def test_a_damaged_weights_file_is_named(

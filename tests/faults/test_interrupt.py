@@ -92,7 +92,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Cut]:
     ("place", "saved"),
     [
         (("rollout", 0), 0),
-        (("rollout", 2), 2),
         (("rollout", 3), 3),
         (("rollout, SIGTERM", 2), 2),
         (("update", 1), 2),

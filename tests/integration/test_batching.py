@@ -52,16 +52,6 @@ def split(samples: list[Sample], accumulate: int = 1, updates: int = 1) -> list[
     return micro_batches(samples, accumulate=accumulate, updates=updates, version=0)
 
 
-@pytest.mark.parametrize("accumulate", [1, 2, 3, 5, 8])
-def test_every_sequence_weighs_the_same_however_a_step_is_split(accumulate: int) -> None:
-    batches = split(rollout(), accumulate)
-    assert len(batches) == accumulate
-    assert sum(len(batch) for batch in batches) == 8
-    # Accumulation divides by the number of micro-batches.
-    for batch in batches:
-        assert batch.weight / accumulate == pytest.approx(1 / 8, rel=1e-15)
-
-
 def test_no_other_cut_makes_the_largest_micro_batch_smaller() -> None:
     rng = random.Random(0)
     for _ in range(300):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import Gemma3TextConfig, Qwen3Config
 
-from svr_lightning.core.types import Decoding, FinishReason
+from svr_lightning.core.types import Decoding
 from svr_lightning.engines import prefill
 from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.engines.sampling import uniforms
@@ -70,9 +70,7 @@ def test_log_probabilities_equal_those_of_one_plain_forward_pass(model: Any) -> 
         )
 
 
-def test_each_token_inverts_the_distribution_at_the_requests_own_uniform_number(
-    model: Any,
-) -> None:
+def test_each_token_inverts_the_distribution_at_the_requests_own_uniform_number(model: Any) -> None:
     (output,) = complete(model, [ask(3, temperature=0.8)]).values()
     scores = plain_scores(model, ask(3), output.token_ids) / 0.8
     probabilities, allowed = scores.softmax(-1).double(), of_logprobs(model, scores)
@@ -114,13 +112,6 @@ def test_no_more_run_at_once_than_there_are_slots() -> None:
     assert max(widths) == 3
 
 
-def test_a_first_token_can_be_the_last(model: Any) -> None:
-    output = complete(model, [ask(4, max_tokens=1)])[4]
-    assert (len(output.token_ids), output.finish_reason) == (1, FinishReason.LENGTH)
-    stopped = complete(model, [ask(4)], stop=output.token_ids)[4]
-    assert (stopped.token_ids, stopped.finish_reason) == (output.token_ids, FinishReason.STOP)
-
-
 def test_it_says_in_what_type_the_model_computes_where_it_is_now() -> None:
     engine, model = TransformersEngine(), tiny_qwen3()
     engine.start(model, (1,), 64)
@@ -142,9 +133,7 @@ def test_a_completion_names_the_version_of_the_weights_that_sampled_it(model: An
 # --- top-k and top-p --------------------------------------------------------------------------
 
 
-def test_a_nucleus_limits_what_is_drawn_and_not_what_log_probabilities_refer_to(
-    model: Any,
-) -> None:
+def test_a_nucleus_limits_what_is_drawn_and_not_what_log_probabilities_refer_to(model: Any) -> None:
     request = ask(1, max_tokens=25, temperature=1.5, top_p=0.5)
     output = complete(model, [request])[1]
     scores = plain_scores(model, request, output.token_ids) / 1.5

@@ -58,17 +58,6 @@ def test_the_log_of_another_program_is_certified(tmp_path: Path, suffix: str) ->
     assert content["data"]["datasets"] == {"log": 300}
 
 
-def test_the_example_log_is_certified_by_one_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = str(Path(__file__).parents[2] / "examples" / "log.csv")
-    command = ["certify", log, "--max-wrong-accepted", "0.2", "--out", str(tmp_path)]
-    assert main(command) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "threshold 0.55: wrong_accepted at most 0.2, with confidence 0.9" in shown
-    assert main([*command[:3], "0.05", *command[4:]]) == 1
-
-
 @pytest.mark.parametrize(
     ("row", "said"),
     [
@@ -166,13 +155,6 @@ def test_a_promise_on_early_stops_is_refused_of_a_log_with_one_turn_each(
 def test_turns_may_be_numbered_from_zero(tmp_path: Path) -> None:
     rows = [{**PLAIN, "turn": turn, "correct": turn} for turn in (0, 1)]
     assert load_log(written(tmp_path, rows)).correct.tolist() == [[False, True]]
-
-
-def test_a_pointer_of_git_lfs_is_no_log(tmp_path: Path) -> None:
-    log = tmp_path / "log.csv"
-    log.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
-    with pytest.raises(ConfigError, match=r"log\.csv is a pointer of git-lfs.*git lfs pull"):
-        load_log(log)
 
 
 def test_a_confidence_that_rounding_puts_above_one_is_one(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.core.types import Verdict
-from svr_lightning.report.runs import read_methods
 from tests.trajectories import save, uncensored
 
 
@@ -46,12 +45,3 @@ def test_every_file_and_the_screen_mark_a_privileged_run_and_no_other(
     screen = " ".join(capsys.readouterr().out.split())
     assert screen.count("privileged: Oracle-guided") == screen.count("privileged:") > 0
     assert screen.count("Oracle-guided") == screen.count("privileged:")
-
-
-def test_one_privileged_seed_or_data_set_marks_the_method(runs: Path, tmp_path: Path) -> None:
-    other = [{**record, "dataset": "gsm8k"} for record in unchecked()]
-    save(tmp_path / "other", other, protocol(uses_labels=True))
-    seeds = read_methods([f"m={runs / 'plain'}", f"m={runs / 'labels'}"])
-    sets = read_methods([f"m={runs / 'plain'}", f"m={tmp_path / 'other'}"])
-    assert [(method.name, len(method.runs)) for method in seeds] == [("privileged: m", 2)]
-    assert [(method.name, len(method.runs)) for method in sets] == [("privileged: m", 1)]

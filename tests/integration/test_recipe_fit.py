@@ -8,7 +8,6 @@ import pytest
 from lightning.pytorch.callbacks import Callback
 
 from svr_lightning.callbacks import RolloutLog
-from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.types import Decoding
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.grpo import GRPO
@@ -30,13 +29,10 @@ from tests.commands import jsonl, logged
 # recipe: generations per problem, turns of a validation with T_max = 2
 # ScRPO compares the corrections of wrong answers, of which a problem needs two.
 SMALL: dict[str, tuple[Recipe, int, int]] = {
-    "svr_proper": (SVR(group_size=2, horizon=2, proper=True), 4, 2),
     "svr_turns": (SVRPlus(group_size=2, horizon=2, sections=False, proper=False), 4, 2),
     "svr_plus": (SVRPlus(group_size=2, horizon=2, turns="all"), 4, 2),
     "verdict": (SVR(group_size=2, horizon=2, interface="verdict"), 4, 2),
-    "confidence": (SVR(group_size=2, horizon=2, interface="confidence"), 4, 2),
     "grpo": (GRPO(group_size=4), 4, 1),
-    "gspo": (GRPO(group_size=4, loss=LossSpec(ratio="sequence")), 4, 1),
     "grpo_mt": (GRPOMT(group_size=2, horizon=2), 4, 2),
     "igrpo": (IGRPO(group_size=2, drafts=2), 4, 1),
     "murphy": (Murphy(group_size=2, horizon=2), 4, 2),

@@ -1,4 +1,4 @@
-"""What a run logs about its speed follows from what it did."""
+"""What a run logs of its speed follows from what it did, and joins what its processes noted."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from lightning.pytorch import Callback, Trainer
 
-from svr_lightning.training.logs import CSVLog
+from svr_lightning.training.logs import CSVLog, combined
 from tests.commands import logged
 from tests.small_fit import data, module, trainer
 
@@ -39,3 +39,11 @@ def test_a_training_logs_its_speed(tmp_path: Path) -> None:
         assert learned == pytest.approx(seen.learned[step - 1])
         assert 0.1 < values["memory/peak"][step] < 64
     assert values["memory/peak"][2] >= values["memory/peak"][1]
+
+
+def test_a_steps_values_are_means_over_the_processes_that_have_them_and_maxima() -> None:
+    first = {"train/kl": 0.2, "train/behaviour/max": 1.5, "memory/peak": 7.0}
+    second = {"train/kl": 0.4, "train/behaviour/max": 4.0, "memory/peak": 3.0}
+    found = combined([{**first, "engine/logprob_diff": 0.01}, second])
+    means = {"train/kl": pytest.approx(0.3), "engine/logprob_diff": 0.01}
+    assert found == {**means, "train/behaviour/max": 4.0, "memory/peak": 7.0}

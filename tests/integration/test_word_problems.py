@@ -107,8 +107,3 @@ def test_a_step_whose_value_is_no_small_positive_integer_is_refused() -> None:
     steps = solve(["x a * b", "y #1 - a"], {"a": 3, "b": 4})
     assert steps is not None
     assert [step.text for step in steps] == ["x 3*4=12", "y 12-3=9"]
-
-
-def test_an_unknown_split_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="validation"):
-        generate("validation")  # type: ignore[arg-type]
