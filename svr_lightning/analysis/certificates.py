@@ -131,15 +131,15 @@ class Promise(Limit, frozen=True, kw_only=True):
             return np.minimum(point.columns["wrong_accepted"] + rest, 1.0)  # rounding
         return point.columns[self.name]
 
-    def can_be_broken(self, points: Iterable[Replayed]) -> bool:
-        """Whether some rule would violate it if every answer were wrong.
+    def can_be_broken(self, rates: Mapping[str, float]) -> bool:
+        """Whether a rule with these rates would violate it if every answer were wrong.
 
         Otherwise it promises nothing: with T_max = 1, for example, nothing stops early.
         """
         if self.name == "tokens":
             return self.limit < self.bound
         worst, least = KINDS[self.name].worst, self.limit if self.name == "pse" else 0.0
-        return worst is None or any(point.rates[worst] > least for point in points)
+        return worst is None or rates[worst] > least
 
     def p_value(self, point: Replayed) -> float:
         """P-value of "the promise is violated": exact for problems, a betting test for clusters."""
@@ -274,19 +274,22 @@ def candidates_of(
     )
 
 
-def cheapest(candidates: Sequence[Candidate]) -> Candidate | None:
-    """The certified one with the fewest tokens of those that accept any answer.
+def cheapest(candidates: Sequence[Candidate], promises: Sequence[Promise]) -> Candidate | None:
+    """The certified one with the fewest tokens that accepts answers which could break a promise.
 
     Without tokens the one with the fewest turns; of equals the more accurate, then the stricter.
     """
+
+    def useful(row: Candidate) -> bool:
+        accepts = row.certified and row.rates["accepted"] > 0
+        return accepts and any(one.can_be_broken(row.rates) for one in promises)
 
     def cost(row: Candidate) -> tuple[float, ...]:
         rates = row.rates
         turns = 0 if rates["tokens"] else rates["turns"]
         return rates["tokens"], turns, rates["wrong"], -row.threshold
 
-    useful = (row for row in candidates if row.certified and row.rates["accepted"])
-    return min(useful, key=cost, default=None)
+    return min(filter(useful, candidates), key=cost, default=None)
 
 
 def start_levels(promises: Sequence[Promise], size: int, delta: float) -> Floats:

@@ -68,7 +68,7 @@ def load_log(path: Path, columns: Sequence[str] = ()) -> TurnTable:
                 cluster=clusters[name],
                 returned_turn=len(one),
                 stopped_early=False,
-                turns=tuple(one),
+                turns=tuple(sorted(one, key=lambda turn: turn.turn)),
             )
             for name, one in turns.items()
         ]

@@ -139,12 +139,12 @@ def run(options: argparse.Namespace) -> int:
     points = _replay(calibration, _rules(gate, options.thresholds), promises, turns)
     for one in promises:
         require(
-            one.can_be_broken(points),
+            any(one.can_be_broken(point.rates) for point in points),
             f"no answer could break the promise {one} with T_max = {turns}, so it says nothing; "
-            "make another one, or give other --thresholds",
+            "make another one, such as --max-wrong-accepted, or give other --thresholds",
         )
     candidates = candidates_of(points, promises, delta)
-    choice = cheapest(candidates)
+    choice = cheapest(candidates, promises)
     promised = f"{', '.join(map(str, promises))}, with confidence {options.confidence:g}"
     _show(candidates, choice, promised, f"calibration: {_sizes(calibration)[2]}{turns}")
     certificate = _certificate(promises, calibration, recorded, options)
@@ -326,7 +326,7 @@ def _show(
         line = f"threshold {number(choice.threshold)}: {promised}, on new problems like these"
     else:
         useless = any(one.certified for one in candidates)
-        which = "only thresholds that accept no answer" if useless else "no threshold"
+        which = "only thresholds at which no answer can break it" if useless else "no threshold"
         cure = "relax a limit, or use more problems: --plan says how many"
         line = f"{which} can keep the promise: {promised}\n{cure}"
     console.print(Text(line))

@@ -78,27 +78,26 @@ def test_the_risk_of_accepted_answers_is_tested_given_how_many_there_are() -> No
 
 def test_a_promise_that_nothing_could_break_is_empty() -> None:
     rows = [record(str(k), (False, "C", 1.0, 10), (True, "C", 1.0, 10)) for k in range(9)]
-    rules = [Confident(threshold=level) for level in (0.5, 1.0)]
-    one, two = (replay_rules(turn_tables(rows), rules, turns) for turns in (1, 2))
-    assert (one[0].rates["early"], two[0].rates["early"]) == (0.0, 1.0)
+    rules = [Confident(threshold=0.5)]
+    one, two = (replay_rules(turn_tables(rows), rules, turns)[0].rates for turns in (1, 2))
+    assert (one["early"], two["early"]) == (0.0, 1.0)
     pse = Promise(name="pse", limit=0.05)
     assert (pse.can_be_broken(one), pse.can_be_broken(two)) == (False, True)
     assert Promise(name="wrong_accepted", limit=0.05).can_be_broken(one)
-    doubted = replay_rules(turn_tables([record("x", (True, "U", 0.2, 1))]), rules, 1)
+    doubted = replay_rules(turn_tables([record("x", (True, "U", 0.2, 1))]), rules, 1)[0].rates
     assert not Promise(name="wrong_accepted", limit=0.05).can_be_broken(doubted)
     assert Promise(name="wrong", limit=0.05).can_be_broken(doubted)
     assert not Promise(name="tokens", limit=99, bound=99).can_be_broken(one)
 
 
-def test_thresholds_that_accept_no_answer_are_certified_and_never_chosen() -> None:
-    none, all_right = point([0] * 200, [0] * 200, threshold=1.0), point([1] * 200, [0] * 200)
+def test_thresholds_at_which_no_answer_can_break_a_promise_are_never_chosen() -> None:
+    rows = [record(str(k), (False, "C", 0.6, 1), (False, "C", 1.0, 1)) for k in range(200)]
+    (late,) = replay_rules(turn_tables(rows), [Confident(threshold=0.9)], 2)  # all wrong, at T_max
     promise = [Promise(name="pse", limit=0.1)]
-    (alone,) = candidates_of([none], promise, 0.1)
-    assert alone.certified
-    assert cheapest([alone]) is None
-    chosen = cheapest(candidates_of([none, all_right], promise, 0.1))
-    assert chosen is not None
-    assert chosen.threshold == 0.9
+    for one in (late, point([0] * 200, [0] * 200)):
+        (alone,) = candidates_of([one], promise, 0.1)
+        assert alone.certified
+        assert cheapest([alone], promise) is None
 
 
 def test_in_clusters_a_refused_answer_counts_as_the_limit() -> None:
@@ -166,7 +165,8 @@ def test_of_certified_points_the_cheapest_is_chosen_then_the_more_accurate_one()
     found = candidates_of(cheap, promise, 0.1)
     assert [row.certified for row in found] == [True] * 3
     twins = [replace(cheap[1], rule=Confident(threshold=0.85)), cheap[1]]
-    chosen = [cheapest(rows) for rows in (found, candidates_of(twins, promise, 0.1))]
+    both = (found, candidates_of(twins, promise, 0.1))
+    chosen = [cheapest(rows, promise) for rows in both]
     assert [row and row.threshold for row in chosen] == [0.8, 0.85]
 
 
