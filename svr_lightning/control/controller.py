@@ -28,7 +28,13 @@ from svr_lightning.core.types import (
     TokenScores,
     Turn,
 )
-from svr_lightning.engines.chat_answers import ServerError, error_in, read_answer, read_completion
+from svr_lightning.engines.chat_answers import (
+    ServerError,
+    error_in,
+    read_answer,
+    read_completion,
+    whole,
+)
 from svr_lightning.errors import one_line, require
 from svr_lightning.recipes.dialogues import (
     Dialogue,
@@ -66,7 +72,7 @@ def read_reply(reply: Any) -> AnyCompletion:
     if isinstance(reply, tuple) and len(reply) == 2 and isinstance(reply[0], str):
         reason = FinishReason.LENGTH if reply[1] else FinishReason.STOP
         reply = RemoteCompletion(
-            text=reply[0], finish_reason=reason, prompt_tokens=0, completion_tokens=0
+            text=whole("", reply[0]), finish_reason=reason, prompt_tokens=0, completion_tokens=0
         )
     if hasattr(reply, "raise_for_status"):
         reply.raise_for_status()

@@ -51,16 +51,20 @@ _OTHER_NUMBER = re.compile(
     r"|[ \t]{0,8}[/*^\u00d7\u00f7\u2044\u2215][ \t]{0,8}[+-]?\.?\d|[+\u2212\u2013-]\.?\d"
 )
 _MARKS = "*_`\"'\u201c\u201d\u2018\u2019|\\\u2013\u2014\u2212-"
-_OPENERS = ">[({$\u2192\uff1a\ufe55\ufe30\u2236\uff1d"
+_OPENERS = ">[({$\u2192\uff1a\ufe55\ufe30\u2236\uff1d\u2705\u2714\u274c\ufe0f\u200b"
 """What a chat model writes around or instead of the colon of a field: emphasis, the quotes of JSON,
-dashes; and only between a field and its value brackets, arrows and wide colons."""
-_RUN = rf"(?:[\s:={re.escape(_MARKS.removesuffix('-') + _OPENERS)}]|-(?!\.?[0-9]))*"
+dashes; and only between a field and its value brackets, arrows, wide colons and check marks."""
+_WRAP = r"\\(?:(?:text|math)[a-z]{0,6}|boxed|emph)\{|</?(?:b|i|em|strong|code)>|\}"
+"""Emphasis in LaTeX and HTML."""
+_RUN = rf"(?:{_WRAP}|[\s:={re.escape(_MARKS.removesuffix('-') + _OPENERS)}]|-(?!\.?[0-9]))*"
 _ADORNED = re.compile(
     rf"(?<![^\W_])(?:_{{0,3}}(?ai:VERDICT){_RUN}"
-    rf"(?:(?:{_WORD}|(?ai:or|and|not))(?![^\W_])[\s,/&{re.escape(_MARKS)}]*)*"
+    rf"(?:(?:{_WORD}|(?ai:or|and|not))(?![^\W_])(?:{_WRAP}|[\s,/&{re.escape(_MARKS)}])*)*"
     rf"|_{{0,3}}(?ai:CONFIDENCE){_RUN}"
-    r"(?P<rated>[0-9][0-9.]*[^\w\n]{0,8}(?ai:/|(?:out\s{1,4})?of\b|on\s{1,4}a\s{1,4}scale\b)"
-    r"(?=[^\w\n]{0,8}(?ai:[0-9]|ten|a?\s?hundred|from|of)))?)"
+    r"(?P<rated>[0-9][0-9.]*[^\w\n]{0,8}(?ai:(?:points?|stars?|text)[^\w\n]{1,4})?"
+    r"(?ai:/|(?:out[\s-]{1,4})?of\b|over\b|in\b|on\s{1,4}a\s{1,4}scale\b)"
+    r"(?=[^\w\n]{0,8}(?ai:(?:(?:an?|possible|max(?:imum)?|of)\s){0,3}(?:[0-9]|ten|hundred)"
+    r"|from|of)))?)"
 )
 _BLANK = {ord(c): " " for c in _MARKS + _OPENERS}
 _NO_NUMBER = {ord(c): "?" for c in "0123456789"}
@@ -166,7 +170,7 @@ def plain_fields(text: str) -> str:
 
 
 def _plain(field: re.Match[str]) -> str:
-    plain = field[0].translate(_BLANK)
+    plain = re.sub(_WRAP, lambda wrap: " " * len(wrap[0]), field[0]).translate(_BLANK)
     return plain.translate(_NO_NUMBER) if field["rated"] else plain
 
 

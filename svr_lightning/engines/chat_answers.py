@@ -6,6 +6,7 @@ come with status 200. docs/serving.md lists servers.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Any
@@ -18,6 +19,12 @@ from svr_lightning.errors import one_line
 TIMED_OUT = 408
 """The status of an answer that did not come in time."""
 _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
+_OTHER_CLOSE = re.compile(
+    r"</think\s*>|</(?:thinking|thought|reasoning|seed:think)>|\[/THINK\]|\u25c1/think\u25b7"
+    r"|<\|channel\|>final<\|message\|>",
+    re.IGNORECASE,
+)
+"""What ends the reasoning of other models, where a server leaves it in the content."""
 _CUT = {"length", "max_tokens", "max_length", "max_output_tokens", "model_length", "token_limit"}
 """Words for a completion that reached a limit, in small letters."""
 _REFUSED = {"content_filter", "refusal", "safety", "recitation", "prohibited_content", "blocklist"}
@@ -95,7 +102,7 @@ def read_completion(answer: Any, key: str | None = None) -> RemoteCompletion:
         raise _no_completion(answer, key)
     content = "".join(text for thought, text in pieces if not thought)
     completion = RemoteCompletion(
-        text=_whole("".join(t for thought, t in [*thoughts, *pieces] if thought), content, reason),
+        text=whole("".join(t for thought, t in [*thoughts, *pieces] if thought), content, reason),
         finish_reason=FinishReason.LENGTH if reason in _CUT else FinishReason.STOP,
         prompt_tokens=_count(found.usage, "prompt_tokens", "input_tokens"),
         completion_tokens=_count(found.usage, "completion_tokens", "output_tokens"),
@@ -154,11 +161,14 @@ def _tokens(logprobs: Any) -> tuple[tuple[str, float], ...]:
         return ()
 
 
-def _whole(reasoning: str, content: str, reason: str) -> str:
+def whole(reasoning: str, content: str, reason: str = "") -> str:
     """The completion as the policy wrote it, with reasoning that the server separated.
 
     SPEC rule 1: a ``<think>`` that the template opened belongs to the text.
     """
+    if not reasoning and _THINK_CLOSE not in content:
+        end = max((found.end() for found in _OTHER_CLOSE.finditer(content)), default=0)
+        reasoning, content = content[:end], content[end:]
     if not reasoning:
         opens, closes = content.find(_THINK_OPEN), content.find(_THINK_CLOSE)
         left_open = closes >= 0 and not 0 <= opens < closes

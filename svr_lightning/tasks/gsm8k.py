@@ -24,8 +24,9 @@ from svr_lightning.tasks.latex import (
 
 _FALLBACK_CHARACTERS = 500
 _MARKED_NUMBER = re.compile(
-    r"####[\s$\\*:]*([+-]?[$\\]{0,2}(?:[0-9]+(?:(?:,|\{,\}|\\,)[0-9]+)*(?:\.[0-9]+)?|\.[0-9]+)"
-    r"(?:/[0-9]+|[eE][+-]?[0-9]+)?)"
+    r"####[\s$\\*:(\[=`€£]*([+\u2212-]?[$\\ ]{0,2}"
+    r"(?:[0-9]+(?:(?:,|\{,\}|\\,)[0-9]+)*(?:\.[0-9]+)?|\.[0-9]+)"
+    r"(?:(?: [0-9]+)?/[0-9]+|[eE][+-]?[0-9]+)?)"
 )
 _CURRENCY = re.compile(r"[€£*]")
 # Text that begins with a digit, an operator or a conjunction is not a unit.

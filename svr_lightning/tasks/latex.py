@@ -20,11 +20,15 @@ TOLERANCE = Fraction(1, 10**5)
 # A doubled backslash before "boxed" is an over-escaped command, not a line break.
 _BRACES = re.compile(r"\\boxed\s*(\{)|\\\\(?!boxed)|\\[{}]|[{}]")
 _WORD = re.compile(r"(?<![\\\w])[A-Za-z]{2,}(?!\w)")
+_REASONING = {"because", "hence", "let", "since", "so", "then", "therefore", "thus", "we"}
+"""With numbers, words of a solution."""
 _STATED = re.compile(r"(?i:(?:the )?(?:final |correct )?answer(?: is:?|:)\s+)")
 _BARE_BOXED = re.compile(r"\\boxed\s+([^\s{}$\\]+)")
 
 _SPACING = re.compile(r"(?<!\\)\\(?:[,;:! ]|q?quad(?![a-zA-Z]))|~|\{,\}")
-_SIZE = re.compile(r"\\(?:left|right)\s*\.|\\(?:left|right|[bB]igg?[lrm]?)(?![a-zA-Z])")
+_SIZE = re.compile(
+    r"\\(?:left|right)\s*\.|\\(?:left|right|[bB]igg?[lrm]?|displaystyle|bf)(?![a-zA-Z])"
+)
 _DELIMITER = re.compile(r"(?<!\\)\\[()\[\]]|\\?\$")
 _DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|\\degree(?![a-zA-Z])|\u00b0")
 _SYNONYMS = (
@@ -105,25 +109,27 @@ def last_boxed(text: str) -> str | None:
 def gold_answer(text: str) -> str | None:
     r"""The answer that a reference states: its last box, what follows its last ``####``, or all.
 
-    ``\boxed 5`` without braces is read too. None if there is none: a blank box, a blank text, or
-    lines or a sentence of reasoning that mark no answer.
+    ``\boxed 5`` without braces and ``<answer>`` tags are read too. None if there is none: a blank
+    box, a blank text, or lines or a sentence of reasoning that mark no answer.
 
     Examples:
         >>> gold_answer("So it is 5.\n#### 5"), gold_answer("It is 2 + 3, which makes 5.")
         ('5', None)
     """
+    text = text.rpartition("<answer>")[2].partition("</answer>")[0]
     _, marked, answer = text.rpartition("####")
     start = answer.rfind("\\boxed")
     if start >= 0:
         bare = _BARE_BOXED.match(answer, start)
         return bare.group(1).rstrip(".,") if bare else last_boxed(answer[start:])
-    answer = answer.strip()
+    answer = answer.strip(" *\n\r\t")
     if stated := _STATED.match(answer):
         answer = answer[stated.end() :]
     if not marked:
         words = _WORD.findall(_TEXT_COMMAND.sub("", answer))
         several_lines = "\n" in answer and "\\begin" not in answer
-        if several_lines or (len(words) > MAX_WORDS and re.search("[0-9]", answer)):
+        reasons = len(words) > MAX_WORDS or not _REASONING.isdisjoint(map(str.casefold, words))
+        if several_lines or (reasons and re.search("[0-9]", answer)):
             return None
     return answer or None
 

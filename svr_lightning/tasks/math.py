@@ -80,7 +80,7 @@ def _gold(row: Row) -> str:
     texts = [answer_text({name: text}, name) for text in several]
     golds = [gold_answer(text) for text in texts]
     marked = name != "solution" or all("\\boxed" in t or "####" in t for t in texts)
-    if None in golds or not marked:
+    if None in golds or not (golds and marked):
         raise ValueError(
             f"field {name!r} states no answer: {shown(value)}; it must be one alone, or mark it "
             "with \\boxed{...} or ####"

@@ -32,6 +32,11 @@ def part(kind: str, **fields: Any) -> dict[str, Any]:
         # The template opened the block, so that the policy only closes it.
         ({"content": "a</think>b"}, "stop", "<think>\na</think>b"),
         ({"content": "a</think><think>b"}, "stop", "<think>\na</think><think>b"),
+        # Other models close it in other words.
+        *(
+            ({"content": f"a{end}b"}, "stop", f"<think>\na{end}</think>\nb")
+            for end in ("</thinking>", "</THINK>", "[/THINK]", "<|channel|>final<|message|>")
+        ),
         # The server split the reasoning off, under one of three names.
         ({"content": "b", "reasoning_content": "a\n"}, "stop", "<think>\na\n</think>\nb"),
         ({"content": "\nb", "reasoning": "\na\n"}, "stop", "<think>\na\n</think>\nb"),
@@ -184,7 +189,12 @@ def test_what_is_no_chat_completion_is_described(body: bytes, came: str) -> None
         ("VERDICT - CORRECT; CONFIDENCE \u2013 0.95", "CORRECT", 0.95),
         ("VERDICT -> `INCORRECT`", "INCORRECT", 0.2),
         ("| VERDICT | CORRECT |\n| CONFIDENCE | 0.95 |", "CORRECT", 0.95),
+        (r"\textbf{VERDICT:} \text{CORRECT} <b>CONFIDENCE:</b> $0.95$", "CORRECT", 0.95),
+        ("VERDICT: \u2705 CORRECT; CONFIDENCE:\u200b0.95", "CORRECT", 0.95),
         # What is no verdict, or no confidence, stays none.
+        (r"VERDICT: \text{CORRECT} or \text{INCORRECT}", "UNSURE", 0.5),
+        ("VERDICT: CORRECT; CONFIDENCE: 9-out-of-10", "CORRECT", 0.8),
+        ("VERDICT: CORRECT; CONFIDENCE: 9 points out of a possible 10", "CORRECT", 0.8),
         ("**VERDICT:** **CORRECT**, **INCORRECT**, or **UNSURE**", "UNSURE", 0.5),
         ('"verdict": "CORRECT/INCORRECT"', "UNSURE", 0.5),
         ("VERDICT: CORRECT; CONFIDENCE: 9 out of 10", "CORRECT", 0.8),

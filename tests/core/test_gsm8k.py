@@ -33,7 +33,7 @@ def test_the_reference_is_what_follows_the_last_mark() -> None:
     )
 
 
-@pytest.mark.parametrize(("answer", "reference"), [("72", "72"), (72, "72"), (72.0, "72")])
+@pytest.mark.parametrize(("answer", "reference"), [("72", "72"), (72, "72"), ("**72**", "72")])
 def test_a_bare_number_is_a_reference(answer: object, reference: str) -> None:
     assert TASK.from_row({"question": "?", "answer": answer}).reference == reference
 
@@ -154,8 +154,12 @@ def test_another_number_or_none_is_incorrect(answer: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [f"####{n}" for n in (" -5", " $-5", "-5.0", " **-5**", " -5 degrees", "\n-5")]
-    + [f"#### -5{end}" for end in (", in total", ",", ".", "; so", ",in all")],
+    [
+        f"####{n}"
+        for n in (" -5", " $-5", "-5.0", " **-5**", " -5 degrees", "\n-5", r" \(-5\)", " `-5`")
+    ]
+    + [f"#### -5{end}" for end in (", in total", ",", ".", "; so", ",in all")]
+    + ["#### = -5", "#### \u22125", "#### - 5", "#### -4 2/2"],
 )
 def test_a_marked_number_is_read(text: str) -> None:
     assert TASK.grade(f"<answer>{text}</answer>", problem("-5"))

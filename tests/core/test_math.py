@@ -47,6 +47,7 @@ def boxed(answer: str) -> str:
         ({"question": "?", "answer": "We add 2 and 3.\nSo it is $\\boxed{5}$."}, "5"),
         ({"question": "?", "answer": "2 + 3 = 5\n#### 5"}, "5"),
         ({"question": "?", "answer": r"#### \boxed{5}"}, "5"),
+        ({"question": "?", "answer": "<think>2 + 3</think>\n<answer>5</answer>"}, "5"),
         ({"question": "?", "answer": "The answer is: 5 miles per hour"}, "5 miles per hour"),
         ({"question": "?", "answer": [r"\boxed{1}", r"\boxed{2}"]}, "1,2"),
         (
@@ -86,6 +87,8 @@ def test_the_id_is_the_rows_own_if_it_has_one(row: dict[str, object], identifier
         ({"problem": "?", "solution": r"\boxed{1}, so \boxed{ }"}, "states no answer"),
         ({"problem": "?", "answer": "We add 2 and 3 to get 5."}, "'answer' states no answer"),
         ({"problem": "?", "answer": "2 + 3 = 5\nx = 5"}, "'answer' states no answer"),
+        ({"problem": "?", "answer": "x + 2 = 7, so x = 5"}, "'answer' states no answer"),
+        ({"problem": "?", "answer": []}, "'answer' states no answer"),
         ({"problem": "?", "answer": True}, "'answer'"),
         ({"problem": "?", "answer": [["1"]]}, "'answer'"),
         ({"problem": "?", "answer": float("inf")}, "'answer'"),
