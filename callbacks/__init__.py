@@ -4,6 +4,6 @@ They are modules of :mod:`svr_lightning.callbacks`: an installed package should 
 top-level name that every other project uses too.
 """
 
-from svr_lightning.callbacks import BeforeAfter, HFExport, Monitor, Progress, RolloutLog
+from svr_lightning.callbacks import BeforeAfter, HFExport, Progress, RolloutLog
 
-__all__ = ["BeforeAfter", "HFExport", "Monitor", "Progress", "RolloutLog"]
+__all__ = ["BeforeAfter", "HFExport", "Progress", "RolloutLog"]

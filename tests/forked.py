@@ -6,8 +6,10 @@ that what runs in a fork starts as it would in a new interpreter. What a program
 new interpreter.
 """
 
+import contextlib
 import multiprocessing
 import os
+import random
 import runpy
 import socket
 import sys
@@ -18,6 +20,8 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
+FIRST_OF_CONNECTIONS = 32_768
+"""First port that Linux gives to outgoing connections, unless it is set up otherwise."""
 METHOD = "forkserver"
 _FORKS = multiprocessing.get_context(METHOD)
 _FORKS.set_forkserver_preload(["svr_lightning.cli.training", "tests.vllm.imported"])
@@ -45,10 +49,16 @@ def wait(process: BaseProcess, timeout: float = 600) -> int:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    """A port that nobody listens on, and that the system gives to no connection.
+
+    Processes listen on it only later, and several times; a port of the system's own range could
+    belong to a connection by then.
+    """
+    while True:
+        with socket.socket() as free, contextlib.suppress(OSError):
+            port = random.SystemRandom().randrange(20_000, FIRST_OF_CONNECTIONS)
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 def finish_ranks(folder: Path, *arguments: str, module: str) -> None:

@@ -2,8 +2,7 @@
 
 from .before_after import BeforeAfter
 from .hf_export import HFExport
-from .monitor import Monitor
 from .progress import Progress
 from .rollout_log import RolloutLog
 
-__all__ = ["BeforeAfter", "HFExport", "Monitor", "Progress", "RolloutLog"]
+__all__ = ["BeforeAfter", "HFExport", "Progress", "RolloutLog"]

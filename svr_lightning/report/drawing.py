@@ -13,10 +13,8 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-from numpy.typing import NDArray
 
 from svr_lightning.display import plain
 
@@ -79,19 +77,6 @@ def svg(draw: Draw, numbers: Any) -> str:
     with _style():
         draw(numbers).savefig(stream, format="svg", transparent=True, metadata=nothing)
     return stream.getvalue().encode("ascii", "xmlcharrefreplace").decode("ascii")
-
-
-def pixels(draw: Draw, numbers: Any, dpi: float = 150, paper: str = "white") -> NDArray[np.uint8]:
-    """A figure as an image, [height, width, 3]."""
-    with _style():
-        figure = draw(numbers)
-        figure.dpi = dpi
-        figure.set_facecolor(paper)
-        for axes in figure.axes:
-            axes.set_facecolor(paper)
-        canvas = FigureCanvasAgg(figure)
-        canvas.draw()  # type: ignore[no-untyped-call]
-        return np.array(canvas.buffer_rgba())[..., :3]  # type: ignore[no-untyped-call]
 
 
 def new_figure(height: float) -> Figure:

@@ -18,7 +18,7 @@ from svr_lightning.files import config_file
 from svr_lightning.training.module import SVRModule
 from tests.commands import ROOT, SMALL, refused, resolved
 
-CALLBACK = "svr_lightning.callbacks.Monitor"
+CALLBACK = "svr_lightning.callbacks.HFExport"
 
 
 # --- before anything is imported ----------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import WandbLogger
 from torch.utils.data import DataLoader
 
 from svr_lightning.callbacks import BeforeAfter, HFExport
@@ -350,3 +351,16 @@ def test_a_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"file is a file; give another folder"):
         trainer(tmp_path / "file" / "run")
+
+
+def test_wandb_writes_to_the_folder_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wandb = pytest.importorskip("wandb", reason="needs the extra wandb")
+    for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    try:
+        trainer(tmp_path, logger=WandbLogger(offline=True), max_steps=1).fit(module(), data())
+    finally:
+        wandb.finish()
+    assert list((tmp_path / "wandb").glob("offline-run-*"))
