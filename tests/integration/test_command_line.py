@@ -151,8 +151,8 @@ def test_a_fault_in_code_that_is_named_is_said_with_its_line(
 
 
 def test_no_command_takes_an_abbreviated_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    error = refused(capsys, "replay", "x", "--max-turn", "3")
-    assert "unrecognized arguments: --max-turn 3; did you mean '--max-turns'?" in error
+    error = refused(capsys, "replay", "x", "--ou", "y")
+    assert "unrecognized arguments: --ou y; did you mean '--out'?" in error
     error = refused(capsys, "fit", "--config", "countdown_tiny", "--trainer.max_step", "1")
     assert error.endswith("--trainer.max_step 1; did you mean 'trainer.max_steps'?")
 
