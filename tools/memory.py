@@ -35,9 +35,8 @@ from svr_lightning.core.types import Sample
 from svr_lightning.engines import lora
 from svr_lightning.engines.vllm import VLLMEngine
 from svr_lightning.training.config import OptimizerConfig, PolicyConfig
-from svr_lightning.training.optimizer import make_optimizer
+from svr_lightning.training.optimizer import make_optimizer, mix_reference
 from svr_lightning.training.policy import load_policy
-from svr_lightning.training.reference import mix_reference
 from svr_lightning.training.update import batch_of, policy_update_loss
 from tools.bench.workloads import GIB, LiveBytes
 from tools.shapes import qwen3_5

@@ -4,7 +4,6 @@ Stage 2 of ZeRO keeps complete weights on every process, which rollouts need, an
 and the optimizer with its fp32 master weights.
 """
 
-import os
 import signal
 import sys
 import time
@@ -28,7 +27,6 @@ from lightning.pytorch.strategies import (
 
 from svr_lightning.errors import ConfigError, error_line, require
 from svr_lightning.training import checkpoint as folders
-from svr_lightning.training.internals import CPUDeepSpeed, compile_no_kernels
 
 CLEAN_UP_SECONDS = 20
 """Seconds that a failing process may take to close its loggers and leave its group."""
@@ -102,7 +100,7 @@ class WeightsOnlyPrecision(DeepSpeedPrecision):
         return module
 
 
-class SVRDeepSpeedStrategy(CPUDeepSpeed):
+class SVRDeepSpeedStrategy(DeepSpeedStrategy):
     """ZeRO-2 with the settings of the paper's framework.
 
     Args:
@@ -125,8 +123,6 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
             "trainer.strategy: DeepSpeed is not installed; pip install "
             "'svr-lightning[deepspeed]', or set trainer.strategy to auto or ddp",
         )
-        if not torch.cuda.is_available():
-            os.environ.setdefault("DS_ACCELERATOR", "cpu")
         super().__init__(
             stage=2,
             offload_optimizer=offload_optimizer,
@@ -150,7 +146,7 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
             if plugin.precision.startswith("16"):
                 raise ConfigError(f"trainer.precision={plugin.precision} {FP16}; use bf16-true")
             plugin = WeightsOnlyPrecision(plugin.precision)  # type: ignore[arg-type]
-        self.use_precision(plugin)
+        self._precision_plugin = plugin
 
     @property
     def root_device(self) -> torch.device:
@@ -161,7 +157,10 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
     def setup_environment(self) -> None:
         """Also accept CPUs, which communicate by gloo."""
         if isinstance(self.accelerator, CPUAccelerator):
-            compile_no_kernels()
+            import deepspeed
+
+            # It would compile a communication kernel for over a minute.
+            deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
             super(DeepSpeedStrategy, self).setup_environment()
         else:
             super().setup_environment()
@@ -169,7 +168,8 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
     def setup_distributed(self) -> None:
         """Join the other processes."""
         if isinstance(self.accelerator, CPUAccelerator):
-            self.join_on_cpus()
+            self.set_world_ranks()
+            self._init_deepspeed_distributed()
         else:
             super().setup_distributed()
 

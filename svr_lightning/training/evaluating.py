@@ -34,7 +34,6 @@ from svr_lightning.tasks import TASKS
 from svr_lightning.training.config import PolicyConfig
 from svr_lightning.training.data import Split, SVRDataModule
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy
-from svr_lightning.training.internals import has_trainer
 from svr_lightning.training.logs import CSVLog, gather_lists
 from svr_lightning.training.policy import (
     fingerprint,
@@ -88,7 +87,7 @@ class PolicyModule(LightningModule):
     @property
     def trains(self) -> bool:
         """Whether this is a training, or a module without a trainer, which may become one."""
-        return not has_trainer(self) or self.trainer.state.fn == "fit"
+        return self._trainer is None or self.trainer.state.fn == "fit"
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """Move, but in an evaluation not beside an engine's own copy, with which it may not fit."""
@@ -125,7 +124,7 @@ class PolicyModule(LightningModule):
         self.read_policy()
         if self.in_process and not hasattr(self, "serving"):
             self._start_engine()
-        if has_trainer(self):
+        if self._trainer is not None:
             self.evaluator = self._new_evaluator()
 
     def _new_evaluator(self) -> Evaluator:
@@ -155,7 +154,7 @@ class PolicyModule(LightningModule):
 
     def _start_engine(self) -> None:
         config = self.policy_config
-        device = "cpu" if not has_trainer(self) else self.trainer.strategy.root_device.type
+        device = "cpu" if self._trainer is None else self.trainer.strategy.root_device.type
         prepare_policy(self.policy, config, self.seed, device, trains=self.trains)
         # Before there is an optimizer: an engine may measure the free memory for its KV cache.
         self.serving = PolicyEngine(

@@ -44,7 +44,6 @@ from svr_lightning.training.config import (
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy, check_precision
 from svr_lightning.training.evaluating import PolicyModule
-from svr_lightning.training.internals import has_trainer
 from svr_lightning.training.logs import (
     CSVLog,
     combined,
@@ -54,9 +53,13 @@ from svr_lightning.training.logs import (
     rollout_stats,
     seconds_now,
 )
-from svr_lightning.training.optimizer import clip_gradients, make_optimizer
+from svr_lightning.training.optimizer import (
+    clip_gradients,
+    make_optimizer,
+    make_reference,
+    mix_reference,
+)
 from svr_lightning.training.policy import adapter_facts
-from svr_lightning.training.reference import make_reference, mix_reference
 from svr_lightning.training.trainer import RolloutFitLoop
 from svr_lightning.training.update import (
     TrainBatch,
@@ -142,7 +145,7 @@ class SVRModule(PolicyModule):
 
     def configure_model(self) -> None:
         """Load the policy once, and copy it as the reference if the loss has a KL term."""
-        if has_trainer(self) and self.trains:
+        if self._trainer is not None and self.trains:
             problems = self.data.problems_per_rollout // self.trainer.world_size
             self.trajectories_per_engine = problems * self.recipe.group_size
         super().configure_model()
@@ -414,7 +417,7 @@ class SVRModule(PolicyModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check that it fits; drop the reference if the run does not train."""
-        if has_trainer(self) and self.trains:
+        if self._trainer is not None and self.trains:
             check_resumable(checkpoint)
         self.serving.weights_replaced()
         check_adapters(checkpoint, adapter_facts(self.policy, self.policy_config.lora))

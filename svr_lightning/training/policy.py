@@ -1,19 +1,25 @@
-"""The policy: loading it, and its fingerprint.
+"""The policy: loading it, its kernels, and its fingerprint.
 
 A policy is a folder, a hub id, the embedded checkpoint, or a tiny model with random weights.
 """
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
+from importlib.metadata import version
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from packaging.version import Version
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3_5ForCausalLM, Qwen3_5TextConfig
+from transformers.integrations.liger import apply_liger_kernel
 
 from svr_lightning.display import name_some
 from svr_lightning.engines import lora
@@ -22,7 +28,6 @@ from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.files import LFS_POINTER, is_lfs_pointer
 from svr_lightning.rollout.rendering import end_of_turn
 from svr_lightning.training.config import LoRAConfig, PolicyConfig
-from svr_lightning.training.kernels import use_kernels
 
 BUILT_IN = "embedded:"
 """Prefix of the name of a checkpoint that ships with the package."""
@@ -42,6 +47,12 @@ _SCORE_SHAPING = (
     "output_multiplier",
 )
 """Changes of the output layer's scores, as configurations of some architectures name them."""
+
+LIGER_MODELS = ("qwen3", "qwen3_5_text")
+"""Architectures whose RMSNorm and SwiGLU (and, for Qwen3, rotary embedding) liger-kernel replaces
+by the same functions, as its source says."""
+SAFE_TRITON = (3, 7, 1)
+"""First release since 3.4 whose gradients of gated linear attention are right on Hopper."""
 
 
 def load_policy(
@@ -209,6 +220,63 @@ def _random_hybrid(vocab: int, eos: int, seed: int, context: int) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Qwen3_5ForCausalLM(config)
+
+
+def use_kernels(model: Any, device: str, *, trains: bool = True) -> None:
+    """Patch the model in place with the kernels that this machine has for it, and log which ones.
+
+    ``device`` is the type that will run the model. Where nothing ``trains``, slow kernels are
+    warned of: with vLLM the model computes nothing.
+
+    Raises:
+        ConfigError: if a training would be slow or wrong.
+    """
+    installed = find_spec("liger_kernel") is not None and find_spec("triton") is not None
+    known = model.config.get_text_config().model_type in LIGER_MODELS
+    used = []
+    if device == "cuda" and known and installed:
+        # Its fused losses would replace the model's forward, which the engine needs for scores.
+        changes = {"fused_linear_cross_entropy": False, "cross_entropy": False}
+        apply_liger_kernel(model, changes)
+        used.append(f"liger-kernel {version('liger_kernel')}")
+    if device == "cuda":
+        used += cuda_kernels(model, trains=trains)
+    rank_zero_info(f"kernels on {device}: {', '.join([*used, 'torch'])}")
+
+
+def cuda_kernels(model: Any, *, trains: bool = True) -> list[str]:
+    """Choose what attention computes with on CUDA, for this process; what is worth logging of it.
+
+    Raises:
+        ConfigError: if linear attention would train slowly, or with wrong gradients.
+    """
+    # cuDNN builds a plan for each new shape, and every micro-batch has another one.
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    used, config = ["attention without cuDNN"], model.config.get_text_config()
+    if "linear_attention" not in (getattr(config, "layer_types", None) or ()):
+        return used
+    if find_spec("fla") is None:
+        fault = (
+            "linear attention: without flash-linear-attention transformers runs a Python loop, "
+            "more than ten times slower than a kernel; pip install 'svr-lightning[kernels]'"
+        )
+        require(not trains, fault)
+        rank_zero_warn(fault)
+        return used
+    triton, hopper = version("triton"), torch.cuda.get_device_capability()[0] == 9
+    release = Version(triton).release
+    # The bounds of flash-linear-attention, whose backward pass would raise.
+    require(
+        not (trains and hopper and (3, 4) <= release < SAFE_TRITON),
+        f"linear attention: Triton {triton} computes wrong gradients of it on this GPU "
+        "(Hopper); install torch 2.13, which brings 3.7.1",
+    )
+    if release >= SAFE_TRITON:
+        # On Hopper it would compile a kernel of TileLang for each batch size, for half a minute.
+        os.environ.setdefault("FLA_TILELANG", "0")
+    tilelang = "off" if os.environ.get("FLA_TILELANG") == "0" else "as it chooses"
+    fla = f"flash-linear-attention {version('fla-core')} on Triton {triton}, TileLang {tilelang}"
+    return [*used, fla]
 
 
 PROBE = 4096

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
+from torch._C import _len_torch_function_stack
+from torch.overrides import _pop_mode_temporarily
 
 from svr_lightning.engines.base import Engine
 from svr_lightning.engines.lora import acting_weights
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.engines.vllm import VLLMEngine
-from svr_lightning.training.internals import no_torch_function_modes
 from svr_lightning.training.logs import seconds_now
 from svr_lightning.training.policy import probe
 
@@ -47,7 +48,8 @@ def plain_tensors() -> Iterator[None]:
     with ExitStack() as modes:
         modes.callback(torch.set_default_dtype, torch.get_default_dtype())
         torch.set_default_dtype(torch.float32)
-        modes.enter_context(no_torch_function_modes())
+        for _ in range(_len_torch_function_stack()):  # a default device is one
+            modes.enter_context(_pop_mode_temporarily())
         modes.enter_context(torch.inference_mode(False))
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):

@@ -8,6 +8,7 @@ rollouts and are counted in them.
 
 import logging
 import math
+import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,8 +18,12 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
 
+import torch
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
+from lightning.pytorch.loops.fetchers import _DataFetcher
+from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.strategies import DeepSpeedStrategy
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from transformers.utils.logging import disable_progress_bar
@@ -28,17 +33,10 @@ from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import check_folder
 from svr_lightning.training.checkpoint import DurableCheckpointIO
 from svr_lightning.training.distributed import failing_together, own_strategy
-from svr_lightning.training.internals import (
-    Fetcher,
-    FitLoop,
-    HookedTrainer,
-    keep_within,
-    save_at_the_end,
-)
 from svr_lightning.training.logs import CSVLog
 
 
-class RolloutFetcher(Fetcher):
+class RolloutFetcher(_DataFetcher):
     """Turns batches of problems into rollouts.
 
     Resuming is lazy: Lightning sets ``fetched`` after it made the iterator, so the problems that
@@ -77,12 +75,16 @@ class RolloutFetcher(Fetcher):
         return problems  # type: ignore[no-any-return]
 
 
-class RolloutFitLoop(FitLoop):
-    """Lightning's fit loop with rollouts between its data and its batches."""
+class RolloutFitLoop(_FitLoop):
+    """Lightning's fit loop with rollouts between its data and its batches; takes its place."""
 
     trainer: Any
     resumable: dict[str, Any] | None = None
     """The loop's state after the latest rollout that was trained on; None before training."""
+
+    def __init__(self, trainer: Trainer, stock: _FitLoop) -> None:
+        super().__init__(trainer, stock.min_epochs, stock.max_epochs)
+        self.epoch_loop = stock.epoch_loop
 
     @property
     def within_rollout(self) -> bool:
@@ -96,8 +98,12 @@ class RolloutFitLoop(FitLoop):
         Checkpoints are saved before that validation, and Lightning considers it done.
         """
         self.setup_data()
-        if self.restarting and self.validation_due:
-            val_loop = self.epoch_loop.val_loop
+        fetcher, val_loop = self._data_fetcher, self.epoch_loop.val_loop
+        if (
+            self.restarting
+            and fetcher is not None
+            and self.epoch_loop._should_check_val_fx(fetcher)
+        ):
             progress = val_loop.batch_progress.state_dict()
             val_loop.restarting = False
             self.trainer.validating = True
@@ -118,19 +124,19 @@ class RolloutFitLoop(FitLoop):
         An integer ``val_check_interval`` counts optimizer steps, rounded up to whole rollouts; a
         fraction is a share of the epoch's rollouts.
         """
-        before = self.fetcher
+        before = self._data_fetcher
         try:
             super().setup_data()
         except ValueError as error:  # a validation interval that the data cannot have
             raise ConfigError(str(error)) from error
-        stock = self.fetcher
+        stock = self._data_fetcher
         if stock is before or stock is None:
             return
         module, interval = self.trainer.lightning_module, self.trainer.val_check_interval
         fetcher = RolloutFetcher(module.collect, lambda: self.trainer.interrupt_waits)
         fetcher.setup(stock.combined_loader)
         iter(fetcher)
-        self.fetcher = fetcher
+        self._data_fetcher = fetcher
         if isinstance(interval, int):
             self.trainer.val_check_batch = math.ceil(interval / module.updates_per_rollout)
 
@@ -174,11 +180,12 @@ class RolloutFitLoop(FitLoop):
     def on_run_end(self) -> None:
         """Save ``last``."""
         for saver in self.trainer.savers:
-            save_at_the_end(saver, self.trainer.global_step)
+            if saver._last_global_step_saved != self.trainer.global_step:
+                saver._last_checkpoint_saved = ""  # Lightning would keep any earlier save
         super().on_run_end()
 
 
-class SVRTrainer(HookedTrainer):
+class SVRTrainer(Trainer):
     """Lightning's Trainer, with three defaults of its own.
 
     All files of a run are under ``default_root_dir``: ``logs/`` for TensorBoard,
@@ -226,7 +233,9 @@ class SVRTrainer(HookedTrainer):
         self.fit_loop = RolloutFitLoop(self, self.fit_loop)
         self.precision_plugin.convert_input = _unchanged  # type: ignore[method-assign, assignment]
         for logger in self.loggers:
-            keep_within(logger, root)
+            # Without a folder of its own W&B would write to the current one.
+            if isinstance(logger, WandbLogger) and logger.save_dir == ".":
+                logger._save_dir = logger._wandb_init["dir"] = root
         for saver in self.savers:
             if saver.dirpath is None:
                 saver.dirpath = str(Path(root).absolute() / "checkpoints")
@@ -258,8 +267,7 @@ class SVRTrainer(HookedTrainer):
             return
         super().save_checkpoint(filepath, *args, **kwargs)
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
         """Errors of one process end all; an interrupted training says how to resume."""
         try:
             with failing_together(self), self._finishing_updates():
@@ -268,7 +276,7 @@ class SVRTrainer(HookedTrainer):
                     data.setup(self.state.fn)
                 if (read := getattr(self.lightning_module, "read_policy", None)) is not None:
                     read()
-                yield
+                return super()._run(*args, **kwargs)
         except KeyboardInterrupt:
             if self.state.fn == "fit":
                 self._save_interrupted()
@@ -316,7 +324,8 @@ class SVRTrainer(HookedTrainer):
         saver.last_model_path = str(path)
         self.fit_loop.load_state_dict(state)
         if not self.fast_dev_run:  # type: ignore[attr-defined]
-            self.save_alone(path)
+            checkpoint = self._checkpoint_connector.dump_checkpoint(False)
+            self.strategy.save_checkpoint(checkpoint, path)
 
     def _resume_hint(self) -> str:
         """How to resume an interrupted run."""
@@ -329,6 +338,8 @@ class SVRTrainer(HookedTrainer):
 
 def _quieten() -> None:
     """Drop advertisements, and warnings about settings that are chosen here."""
+    if not torch.cuda.is_available():  # else DeepSpeed warns, which transformers imports to save
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     disable_progress_bar()
     for logger in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero"):
         logging.getLogger(logger).addFilter(_is_no_tip)

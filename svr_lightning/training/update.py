@@ -17,7 +17,6 @@ from svr_lightning.core.linear_logprobs import linear_logprobs
 from svr_lightning.core.losses import LossSpec, policy_loss
 from svr_lightning.core.types import Sample
 from svr_lightning.recipes.base import Group, sample_of
-from svr_lightning.training.internals import attention_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,7 +325,7 @@ def _no_mask(model: Any) -> dict[str, Any]:
     transformers derives a mask from the positions, which waits for the GPU.
     """
     layers = set(getattr(model.config, "layer_types", None) or ())
-    attention = attention_of(model)
+    attention = str(model.config._attn_implementation)
     known = model.config.model_type in _MASKLESS_MODELS and layers <= set(_MASKLESS_LAYERS)
     causal = attention == "sdpa" or attention.startswith("flash")
     return {"attention_mask": dict.fromkeys(_MASKLESS_LAYERS)} if known and causal else {}

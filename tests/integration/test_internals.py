@@ -1,4 +1,4 @@
-"""Private names of other libraries that internals.py uses are still there."""
+"""Private names of other libraries that the package uses are still there."""
 
 import inspect
 import pkgutil
@@ -45,7 +45,7 @@ ARGUMENTS = {
     "_init_deepspeed_distributed": ["self"],
     "_pop_mode_temporarily": [],
 }
-"""Of the private methods that internals.py calls or replaces."""
+"""Of the private methods that the package calls or replaces."""
 
 
 def found(name: str) -> Any:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.training import kernels
-from svr_lightning.training.kernels import LIGER_MODELS, cuda_kernels, use_kernels
+from svr_lightning.training import policy
+from svr_lightning.training.policy import LIGER_MODELS, cuda_kernels, use_kernels
 from tests.models import tiny_hybrid, tiny_qwen3
 
 
@@ -35,8 +35,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
         triton: str, capability: tuple[int, int] = (9, 0), **options: Any
     ) -> list[str]:
         found = {"triton": triton, "fla-core": "0.6.0"}
-        monkeypatch.setattr(kernels, "find_spec", lambda _: object())
-        monkeypatch.setattr(kernels, "version", found.__getitem__)
+        monkeypatch.setattr(policy, "find_spec", lambda _: object())
+        monkeypatch.setattr(policy, "version", found.__getitem__)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
         return cuda_kernels(tiny_hybrid(), **options)
 
@@ -51,15 +51,15 @@ def test_liger_is_taken_where_it_is_installed_and_knows_the_architecture(
     gpu: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu("3.7.1")
-    monkeypatch.setattr(kernels, "version", lambda _: "3.7.1")
+    monkeypatch.setattr(policy, "version", lambda _: "3.7.1")
     patched: list[str] = []
     monkeypatch.setattr(
-        kernels, "apply_liger_kernel", lambda model, _: patched.append(model.config.model_type)
+        policy, "apply_liger_kernel", lambda model, _: patched.append(model.config.model_type)
     )
     for model in (tiny_qwen3(), tiny_hybrid()):
         use_kernels(model, "cuda")
     assert patched == list(LIGER_MODELS)
-    monkeypatch.setattr(kernels, "LIGER_MODELS", ())
+    monkeypatch.setattr(policy, "LIGER_MODELS", ())
     use_kernels(tiny_qwen3(), "cuda")
     assert patched == list(LIGER_MODELS)
 
@@ -88,7 +88,7 @@ def test_a_choice_of_tilelang_by_the_user_stays(
 def test_without_its_kernels_linear_attention_is_refused_and_warned_of_where_nothing_trains(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kernels, "find_spec", lambda _: None)
+    monkeypatch.setattr(policy, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"without flash-linear-attention .* ten times slower"):
         cuda_kernels(tiny_hybrid())
     with pytest.warns(UserWarning, match="without flash-linear-attention"):

@@ -20,8 +20,8 @@ from svr_lightning.errors import ConfigError
 from svr_lightning.training.config import LoRAConfig, PolicyConfig, ReferenceConfig
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy
 from svr_lightning.training.module import SVRModule
+from svr_lightning.training.optimizer import make_reference
 from svr_lightning.training.policy import load_policy
-from svr_lightning.training.reference import make_reference
 from tests import small_fit
 from tests.models import MODELS, with_adapter
 from tests.requests import finish, mixed, plain_scores

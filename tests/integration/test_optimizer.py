@@ -12,9 +12,14 @@ from transformers import AutoTokenizer, GraniteConfig, GraniteForCausalLM
 from svr_lightning import tiny
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.config import OptimizerConfig, PolicyConfig, ReferenceConfig
-from svr_lightning.training.optimizer import clip_gradients, make_optimizer, parameter_groups
+from svr_lightning.training.optimizer import (
+    clip_gradients,
+    make_optimizer,
+    make_reference,
+    mix_reference,
+    parameter_groups,
+)
 from svr_lightning.training.policy import freeze_vision, load_policy, stop_token_ids
-from svr_lightning.training.reference import make_reference, mix_reference
 from svr_lightning.training.update import batch_of, completion_logprobs
 from tests.models import MODELS, tiny_hybrid, tiny_qwen3
 from tests.samples import rollout
