@@ -223,7 +223,7 @@ def test_a_layer_adds_to_the_callbacks_or_says_that_it_replaces_them(
         with caplog.at_level("INFO"):
             counts[key] = len(resolved(capsys, "fit", *layers)["trainer"]["callbacks"])
         assert ("replaces trainer.callbacks" in caplog.text) == (key == "callbacks")
-    assert counts == {"callbacks+": 7, "callbacks": 1}
+    assert counts == {"callbacks+": 6, "callbacks": 1}
 
 
 def test_recording_and_stopping_have_short_options(capsys: pytest.CaptureFixture[str]) -> None:
