@@ -66,8 +66,7 @@ class BeforeAfter(Callback):
             top_p=sampling.top_p,
             top_k=sampling.top_k,
         )
-        with module.evaluating_with(evaluation):
-            module.run_test_sets("fresh")
+        module.run_test_sets("fresh", evaluation)
 
 
 def print_comparison(

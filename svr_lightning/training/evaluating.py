@@ -2,8 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import islice
@@ -123,7 +122,19 @@ class PolicyModule(LightningModule):
         """Prepare the policy once, start its engine and create the evaluator."""
         self.read_policy()
         if self.in_process and not hasattr(self, "serving"):
-            self._start_engine()
+            config = self.policy_config
+            device = "cpu" if self._trainer is None else self.trainer.strategy.root_device.type
+            prepare_policy(self.policy, config, self.seed, device, trains=self.trains)
+            # Before there is an optimizer: an engine may measure the free memory for its KV cache.
+            self.serving = PolicyEngine(
+                self.policy,
+                self.engine,
+                stop_token_ids=stop_token_ids(self.policy, self.renderer.tokenizer),
+                max_model_len=config.max_model_len,
+                device_type=device,
+                trajectories=self.trajectories_per_engine,
+            )
+            self.engine = self.serving.engine
         if self._trainer is not None:
             self.evaluator = self._new_evaluator()
 
@@ -141,32 +152,6 @@ class PolicyModule(LightningModule):
             rank=self.trainer.global_rank,
         )
 
-    @contextmanager
-    def evaluating_with(self, evaluation: EvaluationConfig) -> Iterator[None]:
-        """Within it, evaluations follow other settings."""
-        own = self.evaluation, self.evaluator
-        self.evaluation = evaluation
-        self.evaluator = self._new_evaluator()
-        try:
-            yield
-        finally:
-            self.evaluation, self.evaluator = own
-
-    def _start_engine(self) -> None:
-        config = self.policy_config
-        device = "cpu" if self._trainer is None else self.trainer.strategy.root_device.type
-        prepare_policy(self.policy, config, self.seed, device, trains=self.trains)
-        # Before there is an optimizer: an engine may measure the free memory for its KV cache.
-        self.serving = PolicyEngine(
-            self.policy,
-            self.engine,
-            stop_token_ids=stop_token_ids(self.policy, self.renderer.tokenizer),
-            max_model_len=config.max_model_len,
-            device_type=device,
-            trajectories=self.trajectories_per_engine,
-        )
-        self.engine = self.serving.engine
-
     def write_metrics(self, values: Mapping[str, float], step: int) -> None:
         """Log at a step; Lightning's own counter is one behind after a resume."""
         for logger in self.trainer.loggers:
@@ -176,25 +161,19 @@ class PolicyModule(LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         """Begin the records, or continue those of a killed process."""
-        self.begin_evaluation(self.validation_name, "val")
+        command: Any = self.trainer.state.fn
+        name = f"step-{self.global_step:06d}" if command == "fit" else command.value
+        self._begin(name, self._part)
 
-    def on_test_epoch_start(self) -> None:
-        """Begin the records, or continue those of a killed process."""
-        self.begin_evaluation("test", "test")
-
-    def on_predict_epoch_start(self) -> None:
-        """Begin the records, or continue those of a killed process."""
-        self.begin_evaluation("predict", "predict")
+    on_test_epoch_start = on_predict_epoch_start = on_validation_epoch_start
 
     def validation_step(
         self, batch: list[Problem], batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Solve a batch of one data set."""
-        self._solve(batch, self.data.sources["val"][dataloader_idx])
+        self._solve(batch, self.data.sources[self._part][dataloader_idx])
 
-    def test_step(self, batch: list[Problem], batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Solve a batch of one data set."""
-        self._solve(batch, self.data.sources["test"][dataloader_idx])
+    test_step = validation_step
 
     def predict_step(self, batch: list[Problem], batch_idx: int) -> list[dict[str, Any]]:
         """Answer the user's questions, showing each turn as it comes; the records as JSON."""
@@ -205,28 +184,25 @@ class PolicyModule(LightningModule):
         return [record.to_json() for record in records]
 
     def on_validation_epoch_end(self) -> None:
-        """Write and log the results."""
-        self.finish_evaluation("val")
+        """Write the records; log their results under ``val/`` or ``test/``."""
+        if not self.trainer.sanity_checking:
+            self._log_results(self.evaluator.finish(self.quoted_config()))
 
-    def on_test_epoch_end(self) -> None:
-        """Write and log the results."""
-        self.finish_evaluation("test")
-
-    def on_predict_epoch_end(self) -> None:
-        """Write the transcripts."""
-        self.finish_evaluation()
+    on_test_epoch_end = on_predict_epoch_end = on_validation_epoch_end
 
     # --- one evaluation -------------------------------------------------------------------------
 
-    def begin_evaluation(self, name: str, split: Split, *, every_turn: bool = False) -> None:
-        """Begin ``eval/<name>/``, or continue that of a killed process.
+    @property
+    def _part(self) -> Split:
+        """Which data Lightning's present loop evaluates."""
+        stage: Any = self.trainer.state.stage
+        return stage.dataloader_prefix  # type: ignore[no-any-return]
 
-        With ``every_turn``, the turns after a stop are recorded too.
-        """
+    def _begin(self, name: str, part: Split, *, every_turn: bool = False) -> None:
         if self.trainer.sanity_checking:
             self.evaluator.records = []
             return
-        fingerprint = self.record_fingerprint(split)
+        fingerprint = self.record_fingerprint(part)
         self.evaluator.begin(
             name, step=self.global_step, fingerprint=fingerprint, every_turn=every_turn
         )
@@ -237,24 +213,29 @@ class PolicyModule(LightningModule):
         limit = source.max_completion_tokens
         return self.evaluator.solve(problems, source.name, limit, on_turn)
 
-    def finish_evaluation(self, stage: Split | None = None) -> None:
-        """Write the files; with a ``stage``, also log the metrics under ``<stage>/...``."""
-        if self.trainer.sanity_checking:
-            return
-        results = self.evaluator.finish(self.quoted_config())
-        if stage is not None:
-            self._log_results(stage, results)
+    def run_test_sets(
+        self, name: str, evaluation: EvaluationConfig | None = None, *, every_turn: bool = False
+    ) -> None:
+        """A complete evaluation outside Lightning's loops, with their limit on batches.
 
-    def run_test_sets(self, name: str, *, every_turn: bool = False) -> None:
-        """A complete evaluation outside Lightning's loops, with their limit on batches."""
-        self.begin_evaluation(name, "test", every_turn=every_turn)
+        Args:
+            name: its files are in ``eval/<name>/``.
+            evaluation: settings that replace the module's own.
+            every_turn: also record the turns after a stop.
+        """
+        own = self.evaluation, self.evaluator
+        if evaluation is not None:
+            self.evaluation = evaluation
+            self.evaluator = self._new_evaluator()
+        self._begin(name, "test", every_turn=every_turn)
         limit, loaders = self.trainer.limit_test_batches, self.data.test_dataloader()
         for source, loader in zip(self.data.sources["test"], loaders, strict=True):
             # Rounded up: a process with one batch less must not stay away from a common sync.
             batches = limit if isinstance(limit, int) else math.ceil(len(loader) * limit)
             for problems in islice(loader, batches):
                 self._solve(problems, source)
-        self.finish_evaluation()
+        self.evaluator.finish(self.quoted_config())
+        self.evaluation, self.evaluator = own
 
     @cached_property
     def operating_point(self) -> Confident | Certificate | None:
@@ -319,11 +300,6 @@ class PolicyModule(LightningModule):
             },
         }
 
-    @property
-    def validation_name(self) -> str:
-        """Folder of a validation: that of the step while training."""
-        return f"step-{self.global_step:06d}" if self.trainer.state.fn == "fit" else "validate"
-
     def record_fingerprint(self, split: Split) -> str | None:
         """A digest of all that determines a record; None if the engine has its own journal."""
         if not self.in_process:
@@ -351,8 +327,10 @@ class PolicyModule(LightningModule):
             }
         )
 
-    def _log_results(self, stage: str, results: Mapping[str, Any]) -> None:
-        now = self.global_step
+    def _log_results(self, results: Mapping[str, Any]) -> None:
+        if not results:
+            return
+        now, stage = self.global_step, self._part
         for logger in self.trainer.loggers:
             if isinstance(logger, CSVLog):  # an earlier run of the command, or an interrupted one
                 logger.keep(lambda step, key: step != now or not key.startswith(f"{stage}/"))
@@ -361,12 +339,10 @@ class PolicyModule(LightningModule):
         # Lightning writes them to the loggers at "step" and returns them from validate() and
         # test(). In float64, as results.json.
         exact = {k: torch.tensor(v, dtype=torch.float64, device="cpu") for k, v in values.items()}
-        if exact:
-            exact["step"] = torch.tensor(float(self.global_step))
+        exact["step"] = torch.tensor(float(now))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*have no logger configured.*")
             self.log_dict(exact, logger=True)
-        macro = results.get("macro")
-        if stage == "val" and macro:
+        if stage == "val":
             for name, metric in (("val_acc", "accuracy"), ("turns", "turns")):
-                self.log(name, macro["all"][metric], prog_bar=True, logger=False)
+                self.log(name, results["macro"]["all"][metric], prog_bar=True, logger=False)
