@@ -44,7 +44,17 @@ class BeforeAfter(Callback):
             return
         pl_module.run_test_sets("after", every_turn=self.fresh_turns > 0)
         if self.fresh_turns:
-            self._record_fresh_turns(pl_module)
+            sampling = pl_module.sampling
+            fresh = replace(
+                pl_module.evaluation,
+                adaptive=False,
+                fresh_turns=True,
+                max_turns=self.fresh_turns,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+            )
+            pl_module.run_test_sets("fresh", fresh)
         root = Path(trainer.default_root_dir) / "eval"
         files = [root / name / RESULTS for name in ("before", "after")]
         if trainer.is_global_zero and all(file.is_file() for file in files):
@@ -54,19 +64,6 @@ class BeforeAfter(Callback):
                 print_comparison(dataset, before[dataset], after[dataset], uses_labels=uses_labels)
             if self.fresh_turns:
                 print_check_value(root)
-
-    def _record_fresh_turns(self, module: Any) -> None:
-        sampling = module.sampling
-        evaluation = replace(
-            module.evaluation,
-            adaptive=False,
-            fresh_turns=True,
-            max_turns=self.fresh_turns,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-        )
-        module.run_test_sets("fresh", evaluation)
 
 
 def print_comparison(

@@ -22,40 +22,27 @@ _RENDERING = ("chat_template_kwargs", "max_prompt_tokens", "max_model_len")
 
 
 class HFExport(Callback):
-    """Writes ``policy/`` at the end of ``fit``: weights, tokenizer, chat template, card.
-
-    Args:
-        dtype: of the exported weights. fp32 by default, since small learning rates change weights
-            by less than bf16 can represent.
-    """
-
-    def __init__(self, dtype: str = "float32") -> None:
-        self.dtype = dtype
+    """Writes ``policy/`` at the end of ``fit``: weights in fp32, tokenizer, chat template, card."""
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Export, on one rank; not the trial of a ``fast_dev_run``."""
-        if not trainer.interrupted and not trainer.fast_dev_run:
-            self.export(trainer, pl_module, Path(trainer.default_root_dir))
-
-    def export(self, trainer: Any, pl_module: Any, root: Path) -> None:
-        """Write ``root/policy`` with the weights that the module has, on one rank."""
-        if trainer.is_global_zero:
-            export_policy(pl_module, root, exported_weights(pl_module.policy, self.dtype))
+        if trainer.is_global_zero and not trainer.interrupted and not trainer.fast_dev_run:
+            export_policy(pl_module, Path(trainer.default_root_dir))
 
 
-def exported_weights(model: Any, dtype: str) -> dict[str, torch.Tensor]:
-    """The weights as exported, adapters merged."""
+def exported_weights(model: Any) -> dict[str, torch.Tensor]:
+    """The weights as exported: adapters merged, in fp32, as small learning rates need it."""
     acting = {weight.name: weight.read for weight in lora.acting_weights(model)}
     found = {}
     for key, value in lora.base_of(model.state_dict()).items():
         name = key.replace(".base_layer.", ".")
         full = acting[name]() if name in acting else value  # a tied weight, or a buffer
-        found[name] = full.to("cpu", getattr(torch, dtype))
+        found[name] = full.to("cpu", torch.float32)
     return found
 
 
-def export_policy(pl_module: Any, root: Path, state: dict[str, torch.Tensor]) -> Path:
-    """Save the policy under ``root/policy`` and return that folder."""
+def export_policy(pl_module: Any, root: Path) -> Path:
+    """Save the module's policy under ``root/policy`` and return that folder."""
     folder = root / "policy"
     model = pl_module.policy
     # New: the checkpoint's own temperature and similar settings contradict greedy decoding.
@@ -67,7 +54,7 @@ def export_policy(pl_module: Any, root: Path, state: dict[str, torch.Tensor]) ->
         do_sample=False,
         max_new_tokens=pl_module.sampling.max_completion_tokens,
     )
-    model.save_pretrained(folder, state_dict=state)
+    model.save_pretrained(folder, state_dict=exported_weights(model))
     if lora.is_adapted(model):
         lora.save_adapter(model, root / "adapter")
     for written in (folder, root / "adapter"):
@@ -87,31 +74,36 @@ def export_policy(pl_module: Any, root: Path, state: dict[str, torch.Tensor]) ->
     return folder
 
 
+_CARD = """---
+library_name: transformers
+pipeline_tag: text-generation
+tags: [self-verification, adaptive-computation, grpo]
+---
+# {recipe} policy
+
+Trained with svr_lightning {version} from `{path}`, seed {seed}.
+It stops {stop} after {turns} turns.
+{privileged}
+```bash
+svr predict {settings}--model.policy.path THIS_FOLDER --question '...'
+```
+"""
+
+
 def model_card(pl_module: Any) -> str:
     """The model card: how the policy was trained, and a command that runs it."""
     recipe, (max_turns, rule) = pl_module.recipe, pl_module.stop_policy
-    stop = f"at the first complete turn with {rule}, or" if rule is not None else "only"
-    settings = f"--config THIS_FOLDER/{SETTINGS} " if pl_module.run_config else ""
-    lines = [
-        "---",
-        "library_name: transformers",
-        "pipeline_tag: text-generation",
-        "tags: [self-verification, adaptive-computation, grpo]",
-        "---",
-        f"# {type(recipe).__name__} policy",
-        "",
-        f"Trained with svr_lightning {__version__} from `{pl_module.policy_config.path}`, seed "
-        f"{pl_module.seed}. It stops {stop} after {max_turns} turns.",
-        *["PRIVILEGED: its prompts show whether the previous answer was right."]
-        * recipe.uses_labels,
-        "",
-        "```bash",
-        f"svr predict {settings}\\",
-        "  --model.policy.path THIS_FOLDER --question '...'",
-        "```",
-        "",
-    ]
-    return "\n".join(lines)
+    labels = "PRIVILEGED: its prompts show whether the previous answer was right.\n"
+    return _CARD.format(
+        recipe=type(recipe).__name__,
+        version=__version__,
+        path=pl_module.policy_config.path,
+        seed=pl_module.seed,
+        stop="only" if rule is None else f"at the first complete turn with {rule}, or",
+        turns=max_turns,
+        privileged=labels if recipe.uses_labels else "",
+        settings=f"--config THIS_FOLDER/{SETTINGS} " if pl_module.run_config else "",
+    )
 
 
 def _settings(run_config: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,28 +37,21 @@ class Progress(ProgressBar):
             quiet=not self._enabled,
         )
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        """Count the optimizer steps of a rollout."""
-        self._refresh(trainer, pl_module)
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show what the validation gave."""
-        self._refresh(trainer, pl_module)
-
-    def _refresh(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        """Show what the rollout or the validation gave."""
         if self._bar is not None:
             metrics = self.get_metrics(trainer, pl_module)
             values = (f"{name} {value}" for name, value in metrics.items())
             self._bar.show(values, trainer.global_step)
+
+    on_train_batch_end = on_validation_end  # type: ignore[assignment]
 
     def on_train_end(self, *_: Any) -> None:
         """Leave the line as it was last."""
         if self._bar is not None:
             self._bar.close()
 
-    def on_exception(self, *_: Any) -> None:
-        """Give the terminal back."""
-        self.on_train_end()
+    on_exception = on_train_end  # type: ignore[assignment]
 
     def get_metrics(
         self, trainer: Trainer, pl_module: LightningModule

@@ -21,6 +21,7 @@ from lightning.pytorch.cli import (
 from lightning.pytorch.utilities import rank_zero_info
 
 from svr_lightning.analysis.results import RESULTS, SAMPLES
+from svr_lightning.callbacks.hf_export import export_policy
 from svr_lightning.cli.messages import RENAMED, explain, of_parser
 from svr_lightning.errors import ConfigError, did_you_mean, program, require
 from svr_lightning.evaluation.printing import print_results
@@ -140,17 +141,11 @@ class CommandTrainer(SVRTrainer):
             ckpt_path: last or a file.
             out: folder to make ``policy/`` in; ``export`` in the run's folder if None.
         """
-        exporters = [one for one in self.callbacks if hasattr(one, "export")]  # type: ignore[attr-defined]
-        require(
-            bool(exporters),
-            "trainer.callbacks has no svr_lightning.callbacks.HFExport, which writes policies; add "
-            "it with --trainer.callbacks+ svr_lightning.callbacks.HFExport",
-        )
         self.limit_test_batches = 0
         self.test(model, datamodule=datamodule, ckpt_path=ckpt_path)  # loads the weights
-        folder = Path(out or Path(self.default_root_dir) / "export")
-        exporters[0].export(self, model, folder)
-        rank_zero_info(f"policy: {folder / 'policy'}")
+        if self.is_global_zero:
+            policy = export_policy(model, Path(out or Path(self.default_root_dir) / "export"))
+            rank_zero_info(f"policy: {policy}")
 
 
 class SVRCommandLine(LightningCLI):

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from svr_lightning.analysis.operating_point import read_operating_point, write_operating_point
-from svr_lightning.callbacks.hf_export import export_policy, exported_weights
+from svr_lightning.callbacks.hf_export import export_policy
 from svr_lightning.core.stopping import Confident, RepeatedAnswer
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig
 from svr_lightning.training.module import SVRModule
@@ -29,7 +29,7 @@ def exported(
         do_sample=False, temperature=0.6, top_k=20, top_p=0.95, eos_token_id=[3, 7]
     )
     trained.renderer = RENDERER
-    folder = export_policy(trained, root, exported_weights(trained.policy, "float32"))
+    folder = export_policy(trained, root)
     file = folder / "operating_point.json"
     point = json.loads(file.read_text()) if file.is_file() else {}
     rule = {**point.get("rule", {}), "threshold": point.get("threshold")}

@@ -40,7 +40,7 @@ def test_it_begins_as_the_base_model_and_acts_as_its_merged_weights(kind: str) -
     assert torch.equal(new(IDS).logits, scores)
     adapted = with_adapter(base)
     merged = MODELS[kind](seed=9)
-    merged.load_state_dict(exported_weights(adapted, "float32"))
+    merged.load_state_dict(exported_weights(adapted))
     found = adapted(IDS).logits
     allowed = of_logprobs(merged, found[0])
     assert (found - merged(IDS).logits).abs().max() < allowed
@@ -68,7 +68,7 @@ def test_every_projection_of_a_hybrid_gets_one_and_nothing_else_does() -> None:
 def test_the_transformers_engine_samples_with_the_adapter(kind: str) -> None:
     adapted = with_adapter(MODELS[kind]())
     merged = MODELS[kind]()
-    merged.load_state_dict(exported_weights(adapted, "float32"))
+    merged.load_state_dict(exported_weights(adapted))
     engine = TransformersEngine()
     engine.start(adapted, (7,), 512)
     engine.sync(adapted, 0)
