@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.accelerators import CPUAccelerator
-from lightning.pytorch.plugins.precision import DeepSpeedPrecision
 from lightning.pytorch.strategies import (
     DeepSpeedStrategy,
     FSDPStrategy,
@@ -75,78 +74,47 @@ def _end_all(trainer: Any) -> None:
     signal.alarm(CLEAN_UP_SECONDS)
 
 
-FP16 = "leaves updates out until its loss scale fits, which is here an error"
+def check_precision(precision: str, learning_rate: float, *, sharded: bool) -> None:
+    """Refuse precisions that would lose updates.
 
-
-def check_precision(precision: str, learning_rate: float) -> None:
-    """Refuse precisions that can train only under DeepSpeed, whose optimizer has fp32 masters.
+    Only DeepSpeed's optimizer (``sharded``) has fp32 masters of weights in 16 bits.
 
     Raises:
         ConfigError: for weights without fp32 masters, and for fp16.
     """
+    instead = "bf16-true" if sharded else "bf16-mixed"
     require(
-        precision not in ("bf16-true", "16-true"),
+        sharded or precision not in ("bf16-true", "16-true"),
         f"trainer.precision={precision} keeps no fp32 masters, so that a learning rate of "
         f"{learning_rate} would change nothing; use bf16-mixed or DeepSpeed",
     )
-    require(precision != "16-mixed", f"trainer.precision={precision} {FP16}; use bf16-mixed")
-
-
-class WeightsOnlyPrecision(DeepSpeedPrecision):
-    """Lightning's precision for DeepSpeed, without its cast of the weights."""
-
-    def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """DeepSpeed casts the weights itself, and leaves rotary frequencies in fp32."""
-        return module
+    require(
+        not precision.startswith("16"),
+        f"trainer.precision={precision} leaves updates out until its loss scale fits, which is "
+        f"here an error; use {instead}",
+    )
 
 
 class SVRDeepSpeedStrategy(DeepSpeedStrategy):
     """ZeRO-2 with the settings of the paper's framework.
 
     Args:
-        offload_optimizer: keep the optimizer in the memory of the CPU.
-        overlap_comm: reduce gradients while the backward pass still runs.
         timeout: how long a process waits for another one; the slowest rollout has to fit.
 
     Raises:
         ConfigError: where DeepSpeed is not installed.
     """
 
-    def __init__(
-        self,
-        offload_optimizer: bool = False,
-        overlap_comm: bool = False,
-        timeout: timedelta = timedelta(minutes=30),
-    ) -> None:
+    def __init__(self, timeout: timedelta = timedelta(minutes=30)) -> None:
         require(
             find_spec("deepspeed") is not None,
             "trainer.strategy: DeepSpeed is not installed; pip install "
             "'svr-lightning[deepspeed]', or set trainer.strategy to auto or ddp",
         )
-        super().__init__(
-            stage=2,
-            offload_optimizer=offload_optimizer,
-            overlap_comm=overlap_comm,
-            timeout=timeout,
-        )
+        super().__init__(stage=2, timeout=timeout, overlap_comm=False)
         assert isinstance(self.config, dict)
         # Of logs alone: to find it, Lightning would read the training data in an evaluation too.
         self.config.setdefault("train_micro_batch_size_per_gpu", 1)
-        if offload_optimizer:
-            self.config["zero_force_ds_cpu_optimizer"] = False  # it would refuse torch's AdamW
-
-    @property
-    def precision_plugin(self) -> Any:
-        """How numbers are represented."""
-        return super().precision_plugin
-
-    @precision_plugin.setter
-    def precision_plugin(self, plugin: Any) -> None:
-        if isinstance(plugin, DeepSpeedPrecision):
-            if plugin.precision.startswith("16"):
-                raise ConfigError(f"trainer.precision={plugin.precision} {FP16}; use bf16-true")
-            plugin = WeightsOnlyPrecision(plugin.precision)  # type: ignore[arg-type]
-        self._precision_plugin = plugin
 
     @property
     def root_device(self) -> torch.device:
@@ -227,18 +195,14 @@ class SVRDeepSpeedStrategy(DeepSpeedStrategy):
             folders.remove(Path(filepath))
 
 
-_ZERO_2 = {"deepspeed": False, "deepspeed_stage_2": False, "deepspeed_stage_2_offload": True}
-"""Lightning's names of it, and whether the optimizer is kept in the memory of the CPU."""
-
-
 def own_strategy(strategy: Any) -> Any:
     """The strategy of ``trainer.strategy``, where Lightning's ZeRO-2 is replaced by our own.
 
     Raises:
         ConfigError: for a strategy that shards the weights, or Lightning's own DeepSpeed.
     """
-    if strategy in _ZERO_2:
-        return SVRDeepSpeedStrategy(_ZERO_2[strategy])
+    if strategy in ("deepspeed", "deepspeed_stage_2"):
+        return SVRDeepSpeedStrategy()
     require(
         isinstance(strategy, SVRDeepSpeedStrategy) or not isinstance(strategy, DeepSpeedStrategy),
         "trainer.strategy: Lightning's DeepSpeedStrategy clips no gradient here and its "
@@ -249,6 +213,6 @@ def own_strategy(strategy: Any) -> Any:
     require(
         not (sharded or isinstance(strategy, FSDPStrategy | ModelParallelStrategy)),
         f"trainer.strategy={strategy}: rollouts need whole weights on every process, which FSDP "
-        "and ZeRO-3 shard; use deepspeed_stage_2, or ddp with model.policy.lora",
+        "and ZeRO-3 shard; use deepspeed_stage_2, without offload, or ddp with model.policy.lora",
     )
     return strategy

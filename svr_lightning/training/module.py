@@ -186,8 +186,8 @@ class SVRModule(PolicyModule):
             "model.policy.lora leaves DeepSpeed next to nothing to shard; set trainer.strategy=ddp "
             "and trainer.precision=bf16-mixed",
         )
-        if not sharded:
-            check_precision(str(self.trainer.precision), self.optimizer_config.lr)
+        lr = self.optimizer_config.lr
+        check_precision(str(self.trainer.precision), lr, sharded=sharded)
 
     def configure_optimizers(self) -> Any:
         """AdamW over the policy, warmup-stable-decay over the planned optimizer steps."""

@@ -231,7 +231,10 @@ class SVRTrainer(Trainer):
         kwargs["plugins"] = [*_as_list(kwargs.get("plugins")), DurableCheckpointIO()]
         super().__init__(*args, **kwargs)
         self.fit_loop = RolloutFitLoop(self, self.fit_loop)
+        # Advantages and the engine's log-probabilities stay in fp32.
         self.precision_plugin.convert_input = _unchanged  # type: ignore[method-assign, assignment]
+        if isinstance(self.strategy, DeepSpeedStrategy):  # casts, but not rotary frequencies
+            self.precision_plugin.convert_module = _unchanged  # type: ignore[method-assign, assignment]
         for logger in self.loggers:
             # Without a folder of its own W&B would write to the current one.
             if isinstance(logger, WandbLogger) and logger.save_dir == ".":
@@ -365,9 +368,8 @@ def _is_no_tip(record: logging.LogRecord) -> bool:
     return "Tip:" not in str(record.msg)
 
 
-def _unchanged(batch: Any) -> Any:
-    """Problems have no tensors; advantages and the engine's log-probabilities stay in fp32."""
-    return batch
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 def _as_list(value: Any) -> list[Any]:

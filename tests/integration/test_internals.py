@@ -27,9 +27,6 @@ PRIVATE = {
     "lightning.pytorch.loggers.WandbLogger._save_dir": "files lie in the run's folder",
     "lightning.pytorch.loggers.WandbLogger._wandb_init": "as above",
     "lightning.pytorch.LightningModule._trainer": "whether a module has a trainer, without raising",
-    "lightning.pytorch.strategies.DeepSpeedStrategy._precision_plugin": (
-        "inputs stay in fp32, and DeepSpeed casts the weights itself"
-    ),
     "lightning.pytorch.strategies.DeepSpeedStrategy._init_deepspeed_distributed": (
         "processes on CPUs, which Lightning refuses"
     ),
