@@ -1,5 +1,7 @@
 """A policy in Lightning's validation, test and predict loops."""
 
+import hashlib
+import json
 import math
 import warnings
 from collections.abc import Mapping
@@ -35,7 +37,6 @@ from svr_lightning.training.data import Split, SVRDataModule
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy
 from svr_lightning.training.logs import CSVLog, gather_lists
 from svr_lightning.training.policy import (
-    fingerprint,
     prepare_policy,
     read_policy,
     stop_token_ids,
@@ -306,26 +307,26 @@ class PolicyModule(LightningModule):
             return None
         policy = self.policy_config
         sources = zip(self.data.sources[split], self.data.problems(split), strict=True)
-        return fingerprint(
-            {
-                "weights": weights_fingerprint(self.policy.state_dict()),
-                **({} if policy.lora is None else {"lora": asdict(policy.lora)}),
-                "prompts": [
-                    self.renderer.tokenizer.chat_template,
-                    policy.chat_template_kwargs,
-                    policy.max_prompt_tokens,
-                    policy.max_model_len,
-                ],
-                "data": [(s.name, s.max_completion_tokens, problems_digest(p)) for s, p in sources],
-                "ranks": self.trainer.world_size,
-                "evaluation": asdict(self.applied_evaluation),
-                "rule": repr(self.evaluator.rule),
-                "draws": [self.seed, self.global_step],
-                "recipe": repr(self.recipe),
-                "engine": [type(self.engine).__name__, self.serving.engine.dtype],
-                "versions": package_versions(),
-            }
-        )
+        facts = {
+            "weights": weights_fingerprint(self.policy.state_dict()),
+            **({} if policy.lora is None else {"lora": asdict(policy.lora)}),
+            "prompts": [
+                self.renderer.tokenizer.chat_template,
+                policy.chat_template_kwargs,
+                policy.max_prompt_tokens,
+                policy.max_model_len,
+            ],
+            "data": [(s.name, s.max_completion_tokens, problems_digest(p)) for s, p in sources],
+            "ranks": self.trainer.world_size,
+            "evaluation": asdict(self.applied_evaluation),
+            "rule": repr(self.evaluator.rule),
+            "draws": [self.seed, self.global_step],
+            "recipe": repr(self.recipe),
+            "engine": [type(self.engine).__name__, self.serving.engine.dtype],
+            "versions": package_versions(),
+        }
+        text = json.dumps(facts, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def _log_results(self, results: Mapping[str, Any]) -> None:
         if not results:

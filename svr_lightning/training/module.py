@@ -152,12 +152,6 @@ class SVRModule(PolicyModule):
         if self.in_process and self.reference is None and self.recipe.loss.beta and self.trains:
             self.reference = make_reference(self.policy, self.reference_config)
 
-    @property
-    def sequences_per_step(self) -> int:
-        """Sequences that one optimizer step trains on, on this process."""
-        problems = self.data.problems_per_step // self.trainer.world_size
-        return problems * self.recipe.samples_per_problem
-
     def setup(self, stage: str) -> None:
         """Check what data, trainer, engine and precision can do together."""
         require(
@@ -254,7 +248,9 @@ class SVRModule(PolicyModule):
 
     def _optimizer_steps(self, groups: Sequence[Group]) -> list[list[TrainBatch]]:
         """The micro-batches of the optimizer steps that share a rollout."""
-        accumulate = math.ceil(self.sequences_per_step / self.micro_batch_size)
+        problems = self.data.problems_per_step // self.trainer.world_size
+        sequences = problems * self.recipe.samples_per_problem
+        accumulate = math.ceil(sequences / self.micro_batch_size)
         batches = micro_batches(
             samples_of(groups, self.recipe.samples_per_problem),
             accumulate=accumulate,

@@ -4,7 +4,6 @@ A policy is a folder, a hub id, the embedded checkpoint, or a tiny model with ra
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -299,12 +298,6 @@ def weights_fingerprint(state: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(probe(tensor).contiguous().view(torch.uint8).cpu().numpy().tobytes())
     return digest.hexdigest()
-
-
-def fingerprint(parts: Mapping[str, Any]) -> str:
-    """A sha256 of values that JSON can hold."""
-    text = json.dumps(parts, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def adapter_facts(policy: Any, config: LoRAConfig | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_only
@@ -39,17 +39,6 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 
 log = logging.getLogger(__name__)
-
-
-class RawRow(NamedTuple):
-    """A row as it was read."""
-
-    number: int
-    """Position in the whole data set, from 0."""
-    where: str
-    """For messages."""
-    value: Any
-    """What was read; the ValueError that reading raised, where it did."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,15 +108,15 @@ def load_problems(source: DataSource, on_bad_row: OnBadRow = "error") -> list[Pr
     require(bool(rows), f"{source.label}: there are no rows in it")
     problems, bad, repeated = [], [], []
     places: dict[str, str] = {}
-    for row in rows:
+    for number, where, row in rows:
         try:
-            problem = _problem(row, source, task)
+            problem = _problem(row, number, source, task)
         except ValueError as error:
-            bad.append(f"{row.where}: {one_line(error)}")
+            bad.append(f"{where}: {one_line(error)}")
             continue
-        first = places.setdefault(problem.id, row.where)
-        if first != row.where:
-            repeated.append(f"{row.where} has the id {one_line(problem.id)!r} of {first}")
+        first = places.setdefault(problem.id, where)
+        if first != where:
+            repeated.append(f"{where} has the id {one_line(problem.id)!r} of {first}")
         problems.append(problem)
     require(
         not repeated,
@@ -176,10 +165,13 @@ def check_text(text: str, name: str) -> None:
         raise ValueError(f"the {name} is not valid Unicode") from None
 
 
-def _read(source: DataSource) -> list[RawRow]:
-    """All rows that ``select`` and ``limit`` leave. Raises ValueError, without the label."""
+def _read(source: DataSource) -> list[tuple[int, str, Any]]:
+    """The rows that ``select`` and ``limit`` leave: number from 0, place, and what was read.
+
+    Raises ValueError, without the label; of a single row that cannot be read it is the value.
+    """
     local = Path(source.path).expanduser()
-    places: list[str] | None = None
+    places = None
     rows: Any
     if source.path.startswith("embedded:"):
         rows = _embedded(source)
@@ -194,8 +186,7 @@ def _read(source: DataSource) -> list[RawRow]:
     chosen = chosen[: source.limit]
     picked = [rows[i] for i in chosen] if isinstance(rows, list) else rows.select(chosen)
     return [
-        RawRow(i, places[i] if places else f"row {i}", row)
-        for i, row in zip(chosen, picked, strict=True)
+        (i, places[i] if places else f"row {i}", row) for i, row in zip(chosen, picked, strict=True)
     ]
 
 
@@ -209,20 +200,20 @@ def _embedded(source: DataSource) -> list[dict[str, Any]]:
     raise ValueError(f"the embedded data sets are {COUNTDOWN_TINY} and {ARITHMETIC_TINY}")
 
 
-def _problem(row: RawRow, source: DataSource, task: Task) -> Problem:
+def _problem(row: Any, number: int, source: DataSource, task: Task) -> Problem:
     """One validated problem with an id. Raises ValueError with the reason."""
-    if isinstance(row.value, ValueError):
-        raise row.value
-    if not isinstance(row.value, Mapping):
-        raise ValueError(f"expected an object, found {type(row.value).__name__}")
-    value = _renamed(row.value, source.columns or {}, task)
+    if isinstance(row, ValueError):
+        raise row
+    if not isinstance(row, Mapping):
+        raise ValueError(f"expected an object, found {type(row).__name__}")
+    value = _renamed(row, source.columns or {}, task)
     # "Nothing here" is an empty cell of a CSV, and NaN in tables made by pandas.
     value = {name: cell for name, cell in value.items() if cell != "" and cell == cell}
     problem = task.from_row(value)
     check_reference(problem)
     problem = replace(
         problem,
-        id=problem.id or f"{source.name}/{row.number}",
+        id=problem.id or f"{source.name}/{number}",
         cluster=str(value.get("cluster") or "").strip() or problem.cluster,
     )
     for name in ("question", "reference", "id", "cluster"):
