@@ -86,9 +86,11 @@ def main(arguments: list[str] | None = None) -> int:
         _refuse_renamed(command, rest)
         if command in READING | SERVING:
             return read_files(command, rest)
-        return _train(command, rest)
+        _train(command, rest)
     except ConfigError as error:
-        return fail(str(error))
+        print(error_line(str(error)), file=sys.stderr)
+        return USER_FAULT
+    return 0
 
 
 def _refuse_renamed(command: str, rest: list[str]) -> None:
@@ -103,24 +105,17 @@ def _refuse_renamed(command: str, rest: list[str]) -> None:
         raise ConfigError(f"unknown command {command!r}{hint}; commands: {', '.join(known)}")
 
 
-def fail(message: str) -> int:
-    """Print one line on standard error; returns the exit code."""
-    print(error_line(message), file=sys.stderr)
-    return USER_FAULT
-
-
 # --- commands that need Lightning ---------------------------------------------------------------
 
 
-def _train(command: str, arguments: list[str]) -> int:
+def _train(command: str, arguments: list[str]) -> None:
     """Find the configurations, then import torch and Lightning, and run."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # read when tokenizers is imported
     arguments = [*_with_config_files(arguments)]
     from svr_lightning.cli.training import run
 
     # The parser keeps a reference to itself, and so to the model, in a context variable.
-    message = copy_context().run(run, command, TRAINING[command], arguments)
-    return 0 if message is None else fail(message)
+    copy_context().run(run, command, TRAINING[command], arguments)
 
 
 def _with_config_files(arguments: list[str]) -> Iterator[str]:
@@ -165,16 +160,18 @@ def parser_of(name: str) -> argparse.ArgumentParser:
 
 
 def read_files(name: str, arguments: list[str]) -> int:
-    """Run the command ``name``; 0 is success."""
+    """Run the command ``name``; 0 is success.
+
+    Raises:
+        ConfigError: for a fault that the user can fix.
+    """
+    options = parser_of(name).parse_args(arguments)
     try:
-        options = parser_of(name).parse_args(arguments)
         for option in ("out", "write"):  # noticed now, not after the work
             if folder := getattr(options, option, None):
                 check_folder(folder, f"--{option} {folder}")
         return int(import_module(f"{__package__}.{name}").run(options))
-    except ConfigError as error:
-        return fail(str(error))
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         reason = f"{where}cannot be used ({error.strerror or error}); give another file or folder"
-        return fail(reason)
+        raise ConfigError(reason) from error

@@ -325,8 +325,12 @@ _KEPT_FOR_A_SERVER = (
 """What of the trainer's section counts if a server has the policy: it needs no devices here."""
 
 
-def run(command: str, about: str, arguments: list[str]) -> str | None:
-    """Run a training command; returns the message of a fault that the user can fix."""
+def run(command: str, about: str, arguments: list[str]) -> None:
+    """Run a training command.
+
+    Raises:
+        ConfigError: for a fault that the user can fix.
+    """
     # Reading the descriptions of fields doubles the time that the parser takes.
     explained = bool({"-h", "--help"} & {*arguments})
     set_parsing_settings(docstring_parse_attribute_docstrings=explained)
@@ -347,14 +351,12 @@ def run(command: str, about: str, arguments: list[str]) -> str | None:
             },
             args=[command, *_spelled_out(arguments)],
         )
-    except (ConfigError, MisconfigurationException) as error:
-        return explain(error) or str(error)
+    except MisconfigurationException as error:
+        raise ConfigError(explain(error) or str(error)) from error
     except (OSError, ImportError, RuntimeError) as error:
-        message = explain(error)
-        if message is None:
+        if (message := explain(error)) is None:
             raise
-        return message
-    return None
+        raise ConfigError(message) from error
 
 
 _DESCRIPTION = """{about}. Every key of a configuration can be given as a flag. Besides, --record

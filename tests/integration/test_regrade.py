@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from svr_lightning.__main__ import main
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.results import RESULTS, SAMPLES, read_samples
-from svr_lightning.cli.main import read_files as run
 from svr_lightning.cli.regrade import regrade
 from svr_lightning.tasks.grading import get_grader
 from tests.trajectories import record as one_turn
@@ -49,7 +49,7 @@ def test_the_command_leaves_both_files_and_says_what_changed(
     config = {"data": {"test": [{"name": "mine", "task": "math"}]}, "graders": {"math": "paper"}}
     write_results(tmp_path / "run", RECORDS, config, {})
     samples = tmp_path / "run" / SAMPLES
-    assert run("regrade", [str(samples.parent), "--out", str(tmp_path / "out")]) == 0
+    assert main(["regrade", str(samples.parent), "--out", str(tmp_path / "out")]) == 0
     graded = read_samples(tmp_path / "out" / SAMPLES)
     assert labels(graded) == [True, False, True, True, True]
     assert unlabelled(graded) == unlabelled(records_of(RECORDS))
@@ -98,7 +98,7 @@ def test_what_cannot_be_graded_is_one_line(
     samples.write_text(json.dumps({**RECORDS[0], **changes}) + "\n")
     given = [str(samples), "--out", str(tmp_path / "out")]
     given += [argument.replace("{folder}", str(tmp_path)) for argument in arguments]
-    assert run("regrade", given) == 2
+    assert main(["regrade", *given]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
@@ -118,8 +118,8 @@ def test_a_task_that_only_the_file_names_is_not_imported(
     monkeypatch.syspath_prepend(str(tmp_path))
     path.write_text(json.dumps(record("mine", "a", "1", False, task="evil_task.Task")) + "\n")
     arguments = [str(path), "--out", str(tmp_path / "out")]
-    assert run("regrade", arguments) == 2
+    assert main(["regrade", *arguments]) == 2
     assert "allow it with --task evil_task.Task" in capsys.readouterr().err
     assert not mark.exists()
-    run("regrade", [*arguments, "--task", "evil_task.Task"])
+    main(["regrade", *arguments, "--task", "evil_task.Task"])
     assert mark.exists()
