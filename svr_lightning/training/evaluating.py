@@ -329,9 +329,9 @@ class PolicyModule(LightningModule):
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _log_results(self, results: Mapping[str, Any]) -> None:
-        if not results:
-            return
         now, stage = self.global_step, self._part
+        if not results or stage == "predict":
+            return
         for logger in self.trainer.loggers:
             if isinstance(logger, CSVLog):  # an earlier run of the command, or an interrupted one
                 logger.keep(lambda step, key: step != now or not key.startswith(f"{stage}/"))
