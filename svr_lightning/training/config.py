@@ -116,10 +116,6 @@ class ReferenceConfig:
         require(0 <= self.mix <= 1, f"model.reference.mix={self.mix} must lie in [0, 1]")
         require(self.every >= 0, f"model.reference.every={self.every} must not be negative")
 
-    def is_due(self, step: int) -> bool:
-        """Whether the reference is mixed after optimizer step ``step``, counted from 1."""
-        return self.every > 0 and step % self.every == 0
-
 
 def check_sampling(recipe: Recipe, sampling: Decoding, updates: int) -> None:
     """Refuse rollouts that nothing can be learnt from, and to weigh tokens of a cut distribution.

@@ -347,7 +347,8 @@ class SVRModule(PolicyModule):
         self.write_metrics(stats, step)
         self._watch(stats, step)
         norm = self._step(optimizer, step)
-        if self.reference is not None and self.reference_config.is_due(step):
+        every = self.reference_config.every
+        if self.reference is not None and every and step % every == 0:
             mix_reference(self.reference, self.policy, self.reference_config.mix)
         changed = self.serving.changed_share()
         self.write_metrics({"train/grad_norm": norm, "engine/changed_frac": changed}, step)

@@ -11,7 +11,7 @@ import math
 import os
 import signal
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -28,7 +28,6 @@ from lightning.pytorch.strategies import DeepSpeedStrategy
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from transformers.utils.logging import disable_progress_bar
 
-from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import check_folder
 from svr_lightning.training.checkpoint import DurableCheckpointIO
@@ -43,22 +42,22 @@ class RolloutFetcher(_DataFetcher):
     the checkpoint already covers are skipped when the first rollout is requested.
     """
 
-    def __init__(
-        self, collect: Callable[[list[Problem]], Any], interrupted: Callable[[], bool]
-    ) -> None:
+    def __init__(self, trainer: Any) -> None:
         super().__init__()
-        self._collect, self._interrupted = collect, interrupted
+        self._trainer = trainer
         self._batches_read = 0
 
     def __next__(self) -> tuple[Any, int, int]:
-        if self._interrupted():
+        if self._trainer.interrupt_waits:
             raise KeyboardInterrupt
         if self.length is not None and self.fetched >= self.length:
             self.done = True
             raise StopIteration
-        while self._batches_read < self.fetched:
-            self._next_problems()
-        rollout = self._collect(self._next_problems())
+        assert self.iterator is not None
+        while self._batches_read <= self.fetched:
+            problems, _, _ = next(self.iterator)
+            self._batches_read += 1
+        rollout = self._trainer.lightning_module.collect(problems)
         self.fetched += 1
         self.done = self.length is not None and self.fetched >= self.length
         return rollout, self.fetched - 1, 0
@@ -67,12 +66,6 @@ class RolloutFetcher(_DataFetcher):
         """Begin an epoch."""
         super().reset()
         self._batches_read = 0
-
-    def _next_problems(self) -> list[Problem]:
-        self._batches_read += 1
-        assert self.iterator is not None
-        problems, _, _ = next(self.iterator)
-        return problems  # type: ignore[no-any-return]
 
 
 class RolloutFitLoop(_FitLoop):
@@ -133,7 +126,7 @@ class RolloutFitLoop(_FitLoop):
         if stock is before or stock is None:
             return
         module, interval = self.trainer.lightning_module, self.trainer.val_check_interval
-        fetcher = RolloutFetcher(module.collect, lambda: self.trainer.interrupt_waits)
+        fetcher = RolloutFetcher(self.trainer)
         fetcher.setup(stock.combined_loader)
         iter(fetcher)
         self._data_fetcher = fetcher
