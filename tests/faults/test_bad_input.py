@@ -39,8 +39,7 @@ def fault(capsys: pytest.CaptureFixture[str], tmp_path: Path, *words: object) ->
         (["--model.optimizer.betas", "[1.5, 0.9]"], ["optimizer.betas=[1.5, 0.9]", "[0, 1)"]),
         # Of Lightning.
         (["--trainer.precision", "bf16-true"], ["bf16-true", "fp32 masters"]),
-        # Found where it is used: weights, data, checkpoints.
-        (["--model.policy.path", "./no/such/folder"], ["./no/such/folder"]),
+        # Found where it is used.
         (["--ckpt_path", "no.ckpt"], ["no.ckpt", "--ckpt_path"]),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,

@@ -70,19 +70,14 @@ def test_attention_never_plans_for_each_new_shape(gpu: Callable[..., list[str]])
     assert not torch.backends.cuda.cudnn_sdp_enabled()
 
 
-def test_the_log_names_the_releases_that_linear_attention_computes_with(
-    gpu: Callable[..., list[str]],
-) -> None:
-    said = "flash-linear-attention 0.6.0 on Triton 3.7.1, TileLang off"
-    assert gpu("3.7.1") == ["attention without cuDNN", said]
-    assert os.environ["FLA_TILELANG"] == "0"
-
-
-def test_a_choice_of_tilelang_by_the_user_stays(
+def test_the_log_names_the_releases_of_linear_attention_and_a_users_choice_stays(
     gpu: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    line = "flash-linear-attention 0.6.0 on Triton 3.7.1, TileLang"
+    assert gpu("3.7.1") == ["attention without cuDNN", f"{line} off"]
+    assert os.environ["FLA_TILELANG"] == "0"
     monkeypatch.setenv("FLA_TILELANG", "1")
-    assert gpu("3.7.1")[1].endswith("TileLang as it chooses")
+    assert gpu("3.7.1")[1] == f"{line} as it chooses"
 
 
 def test_without_its_kernels_linear_attention_is_refused_and_warned_of_where_nothing_trains(

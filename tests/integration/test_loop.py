@@ -1,6 +1,7 @@
 """The fit loop: one rollout, then its optimizer steps."""
 
-from dataclasses import replace
+from collections.abc import Collection
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from torch.utils.data import DataLoader
 
 from svr_lightning.callbacks import BeforeAfter, HFExport
 from svr_lightning.core.losses import LossSpec
+from svr_lightning.core.rewards import RewardWeights
 from svr_lightning.core.schedule import warmup_stable_decay
-from svr_lightning.core.types import Decoding
+from svr_lightning.core.types import Decoding, Problem
 from svr_lightning.engines.base import Output
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
@@ -25,6 +27,7 @@ from svr_lightning.training.config import (
     OptimizerConfig,
     PolicyConfig,
 )
+from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.logs import NOTHING_RIGHT, CSVLog, nothing_to_learn
 from svr_lightning.training.sources import DataSource
 from tests.commands import jsonl, logged
@@ -364,3 +367,24 @@ def test_wandb_writes_to_the_folder_of_the_run(
     finally:
         wandb.finish()
     assert list((tmp_path / "wandb").glob("offline-run-*"))
+
+
+class Noting(SVRDataModule):
+    """Keeps the seeds of all draws."""
+
+    seeds: list[int]
+
+    def fresh_problems(
+        self, seed: int, count: int, exclude_ids: Collection[str] = ()
+    ) -> list[Problem]:
+        self.seeds.append(seed)
+        return super().fresh_problems(seed, count, exclude_ids)
+
+
+def test_every_attempt_of_every_step_draws_anew(tmp_path: Path) -> None:
+    nothing = RewardWeights(**{field.name: 0.0 for field in fields(RewardWeights)})
+    recipe = SVR(group_size=2, horizon=1, weights=nothing)  # so that every group is degenerate
+    noting = Noting(train=data().sources["train"][0], problems_per_step=2)
+    noting.seeds = []
+    trainer(tmp_path, max_steps=2).fit(module(recipe=recipe, resample="batch"), noting)
+    assert len(set(noting.seeds)) == len(noting.seeds) == 2 * 2
