@@ -9,7 +9,6 @@ import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.loggers import WandbLogger
 from torch.utils.data import DataLoader
 
 from svr_lightning.callbacks import BeforeAfter, HFExport
@@ -30,7 +29,8 @@ from svr_lightning.training.config import (
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.logs import NOTHING_RIGHT, CSVLog, nothing_to_learn
 from svr_lightning.training.sources import DataSource
-from tests.commands import jsonl, logged
+from tests import forked
+from tests.commands import SMALL, jsonl, logged
 from tests.small_fit import data, module, trainer
 from tests.tolerance import assert_same_first_step, of_logprobs, rounding
 
@@ -356,16 +356,17 @@ def test_a_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
         trainer(tmp_path / "file" / "run")
 
 
-def test_wandb_writes_to_the_folder_of_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wandb = pytest.importorskip("wandb", reason="needs the extra wandb")
-    for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
-        monkeypatch.setenv(name, str(tmp_path / "home"))
-    try:
-        trainer(tmp_path, logger=WandbLogger(offline=True), max_steps=1).fit(module(), data())
-    finally:
-        wandb.finish()
+def test_wandb_writes_to_the_folder_of_the_run(tmp_path: Path) -> None:
+    pytest.importorskip("wandb", reason="needs the extra wandb")
+    names = ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")
+    logger = "{class_path: lightning.pytorch.loggers.WandbLogger, init_args: {offline: true}}"
+    command = [
+        *("fit", *SMALL, "--trainer.default_root_dir", str(tmp_path), "--trainer.max_steps", "1"),
+        *("--data.val", "[]", "--data.test", "[]", "--trainer.logger", logger),
+    ]
+    log = tmp_path / "log"
+    process = forked.start(log, *command, **dict.fromkeys(names, str(tmp_path / "home")))
+    assert forked.wait(process) == 0, log.read_text()[-2000:]
     assert list((tmp_path / "wandb").glob("offline-run-*"))
 
 
