@@ -17,7 +17,7 @@ from svr_lightning.engines import lora
 from svr_lightning.files import write_json
 
 SETTINGS = "svr.json"
-"""In the folder of a policy: a configuration with which commands ask it as it was trained."""
+"""In a policy's folder: a configuration that prompts it as in training."""
 _RENDERING = ("chat_template_kwargs", "max_prompt_tokens", "max_model_len")
 
 
@@ -31,7 +31,7 @@ class HFExport(Callback):
 
 
 def exported_weights(model: Any) -> dict[str, torch.Tensor]:
-    """The weights as exported: adapters merged, in fp32, as small learning rates need it."""
+    """The weights to export: adapters merged, in fp32, which small learning rates need."""
     acting = {weight.name: weight.read for weight in lora.acting_weights(model)}
     found = {}
     for key, value in lora.base_of(model.state_dict()).items():
@@ -45,7 +45,7 @@ def export_policy(pl_module: Any, root: Path) -> Path:
     """Save the module's policy under ``root/policy`` and return that folder."""
     folder = root / "policy"
     model = pl_module.policy
-    # New: the checkpoint's own temperature and similar settings contradict greedy decoding.
+    # Not the checkpoint's: its temperature and similar settings contradict greedy decoding.
     own = model.generation_config
     model.generation_config = GenerationConfig(
         bos_token_id=own.bos_token_id,
@@ -63,7 +63,7 @@ def export_policy(pl_module: Any, root: Path) -> Path:
     pl_module.renderer.tokenizer.save_pretrained(folder)
     _, rule = pl_module.stop_policy
     if isinstance(rule, Confident):
-        # New even if the folder had one: its certificate was for other weights.
+        # Without the certificate that the folder may have had: it was for other weights.
         usual = Confident(threshold=rule.threshold)
         own = {k: v for k, v in asdict(rule).items() if v != getattr(usual, k)}
         details = {"max_turns": pl_module.evaluation.max_turns, **({"rule": own} if own else {})}
@@ -107,7 +107,7 @@ def model_card(pl_module: Any) -> str:
 
 
 def _settings(run_config: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a run's configuration decides the prompts, and what is read from an answer."""
+    """The part of a run's configuration that decides prompts and how answers are read."""
     model, task = run_config["model"], run_config.get("data", {}).get("questions_task")
     policy = {name: model["policy"][name] for name in _RENDERING}
     settings = {"policy": policy, "recipe": model["recipe"], "evaluation": model["evaluation"]}

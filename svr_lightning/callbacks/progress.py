@@ -47,7 +47,7 @@ class Progress(ProgressBar):
     on_train_batch_end = on_validation_end  # type: ignore[assignment]
 
     def on_train_end(self, *_: Any) -> None:
-        """Leave the line as it was last."""
+        """Keep the last line on the screen."""
         if self._bar is not None:
             self._bar.close()
 

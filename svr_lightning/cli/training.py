@@ -73,7 +73,7 @@ class Layer(jsonargparse.ActionConfigFile):  # type: ignore[name-defined,misc]
 
 
 def _refusal(error: Exception, parser: LightningArgumentParser) -> str:
-    """What the parser refuses, with the key that may have been meant instead of an unknown one."""
+    """The parser's refusal in one line, with a known key that is close to an unknown one."""
     text = of_parser(error)
     named = ".".join(re.findall(r"(?:--|')([\w.]+)", text))
     unknown = "unrecognized" in text or "not accept" in text
@@ -86,7 +86,7 @@ _DATA_SETS = ("train", "val", "test")
 
 
 def _content(source: str) -> Mapping[str, Any]:
-    """What a configuration holds; nothing if it is no mapping, which the parser explains."""
+    """A configuration's content; empty if it is no mapping, which the parser explains."""
     try:
         text = Path(source).read_text(encoding="utf-8") if Path(source).is_file() else source
         found = yaml.safe_load(text)
@@ -98,9 +98,9 @@ def _content(source: str) -> Mapping[str, Any]:
 
 
 def _inherited(before: Any, given: Any) -> Any:
-    """What of an earlier layer's data sets a layer that says ``given`` may add to.
+    """The earlier layers' data sets, reduced to what a layer with ``given`` inherits.
 
-    Where an entry has another path, nothing, or the name and the task if it has no name either.
+    An entry with another path inherits nothing, or name and task if it gives no name.
     """
     if isinstance(given, list):
         if not isinstance(before, list) or len(before) != len(given):
@@ -165,7 +165,7 @@ class SVRCommandLine(LightningCLI):
         return parser
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
-        """The one command that runs: each further parser takes a second to build."""
+        """Only the command that runs: each further parser takes a second to build."""
         known = {**LightningCLI.subcommands(), "export": {"model", "datamodule"}}
         return {self._command: known[self._command]}
 
@@ -179,7 +179,7 @@ class SVRCommandLine(LightningCLI):
             )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Say what is wrong in one line."""
+        """Parse, and raise a fault as one line."""
         try:
             super().parse_arguments(parser, args)
         except ArgumentError as error:
@@ -237,7 +237,7 @@ class SVRCommandLine(LightningCLI):
         self.model.run_config = json.loads(to_json(config))
 
     def before_fit(self) -> None:
-        """Keep what an earlier run left: a new one would empty its logs and replace its policy."""
+        """Refuse a new run in the folder of another: it would overwrite logs and policy."""
         self._find_checkpoint()
         root = Path(self.trainer.default_root_dir)
         if self._requested_checkpoint() is None:
@@ -249,7 +249,7 @@ class SVRCommandLine(LightningCLI):
             )
 
     def after_fit(self) -> None:
-        """Say what the run left, and what to do with it."""
+        """Name the run's checkpoint and policy, and the next command."""
         root = Path(self.trainer.default_root_dir)
         left = [("last checkpoint", path) for path in _checkpoints(self.trainer)[-1:]]
         left += [("policy", path) for path in [root / "policy"] if path.is_dir()]
@@ -284,7 +284,7 @@ class SVRCommandLine(LightningCLI):
     after_test = after_validate
 
     def after_predict(self) -> None:
-        """Say where the answers are."""
+        """Print the file of the answers."""
         file = Path(self.trainer.default_root_dir) / "eval" / "predict" / SAMPLES
         if self.trainer.is_global_zero and file.is_file():
             print(file)
@@ -322,7 +322,7 @@ _KEPT_FOR_A_SERVER = (
     "limit_test_batches",
     "limit_predict_batches",
 )
-"""What of the trainer's section counts if a server has the policy: it needs no devices here."""
+"""Settings of the trainer that apply if a server has the policy: no devices are needed here."""
 
 
 def run(command: str, about: str, arguments: list[str]) -> None:
@@ -382,7 +382,7 @@ def _spelled_out(arguments: list[str]) -> Iterator[str]:
 
 
 def _yaml(text: str) -> Any:
-    """What a text says; the text itself, for the parser to refuse, if it is no YAML."""
+    """A text as YAML; the text itself, for the parser to refuse, if it is none."""
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:

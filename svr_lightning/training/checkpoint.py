@@ -144,7 +144,7 @@ def remove(target: Path) -> None:
 
 
 def check(folder: Path, ranks: int | None) -> None:
-    """Require a folder that DeepSpeed wrote, by ``ranks`` processes unless that is None.
+    """Require a folder that DeepSpeed wrote; its optimizer by ``ranks`` processes, if given.
 
     Raises:
         ConfigError: if it is not one, or was written by another number of processes.
@@ -165,7 +165,7 @@ def check(folder: Path, ranks: int | None) -> None:
 
 
 def check_resumable(checkpoint: Mapping[str, Any]) -> None:
-    """Require the optimizer, too."""
+    """Require a checkpoint that holds the optimizer's state."""
     require(
         "lr_schedulers" in checkpoint,  # the optimizer itself may lie in other files
         "the checkpoint was saved with save_weights_only and a training cannot resume from it; "
@@ -174,7 +174,7 @@ def check_resumable(checkpoint: Mapping[str, Any]) -> None:
 
 
 def check_adapters(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Refuse adapters of other settings (alpha shows in no weight) or of another base model.
+    """Refuse adapters with other settings (no weight shows alpha) or of another base model.
 
     ``own`` are :func:`~svr_lightning.training.policy.adapter_facts` of the run.
     """
@@ -200,7 +200,7 @@ def without_reference(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_weights(own: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Refuse weights of another model, a missing reference and an unexpected one.
+    """Refuse weights of another model, and a reference that is missing or unexpected.
 
     Raises:
         ConfigError: naming a weight that only one of them has, or that differs in shape.
@@ -216,7 +216,7 @@ def check_weights(own: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
 
 
 def _without_enums(value: Any) -> Any:
-    """Values instead of DeepSpeed's names for them: some Pythons store a name as a call."""
+    """Enum members replaced by their values: some Pythons pickle a member as a call."""
     if isinstance(value, Enum):
         return value.value
     if type(value) is dict:

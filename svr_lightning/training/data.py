@@ -36,7 +36,7 @@ _EVALUATED: dict[str, tuple[Split, str]] = {
     "test": ("test", "data.test"),
     "predict": ("predict", "data.questions, or give --question"),
 }
-"""What a stage evaluates, and which settings name it."""
+"""The data that a stage evaluates, and the setting that names them."""
 
 
 class TrainingOrder(DistributedSampler[Any]):

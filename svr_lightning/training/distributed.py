@@ -1,4 +1,4 @@
-"""Several processes: common failure, and DeepSpeed's ZeRO.
+"""Training on several processes: an error of one ends all, and DeepSpeed's ZeRO.
 
 Stage 2 of ZeRO keeps complete weights on every process, which rollouts need, and shards gradients
 and the optimizer with its fp32 master weights.
@@ -113,7 +113,7 @@ class SVRDeepSpeedStrategy(DeepSpeedStrategy):
         )
         super().__init__(stage=2, timeout=timeout, overlap_comm=False)
         assert isinstance(self.config, dict)
-        # Of logs alone: to find it, Lightning would read the training data in an evaluation too.
+        # Only logged. Without it Lightning would read the training data in an evaluation too.
         self.config.setdefault("train_micro_batch_size_per_gpu", 1)
 
     @property

@@ -195,7 +195,7 @@ class PolicyModule(LightningModule):
 
     @property
     def _part(self) -> Split:
-        """Which data Lightning's present loop evaluates."""
+        """The data that Lightning's current loop evaluates."""
         stage: Any = self.trainer.state.stage
         return stage.dataloader_prefix  # type: ignore[no-any-return]
 

@@ -79,7 +79,7 @@ class CSVLog(Logger):
 
 
 MAXIMA = frozenset({"train/ratio_max", "train/behaviour/max", "memory/peak"})
-"""Logged values of which that of all processes is the largest, not the mean."""
+"""Logged values that are combined over processes by their maximum, not their mean."""
 
 
 def gather_lists(values: Sequence[T]) -> list[T]:
@@ -92,7 +92,7 @@ def gather_lists(values: Sequence[T]) -> list[T]:
 
 
 def combined(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each value over the rows that have it; of :data:`MAXIMA` the largest."""
+    """Each value's mean over the rows that have it; for :data:`MAXIMA` the maximum."""
     found: dict[str, list[float]] = {}
     for row in rows:
         for key, value in row.items():
@@ -101,7 +101,7 @@ def combined(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def seconds_now(device_type: str) -> float:
-    """A clock's seconds, on CUDA once the GPU has done all that it was given."""
+    """Seconds of a clock; on CUDA, waits for the GPU first."""
     if device_type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
@@ -184,7 +184,7 @@ def _share(flags: Iterable[bool]) -> float:
 
 
 def peak_memory(device: torch.device) -> float:
-    """Peak memory of this process in GiB: on a GPU its tensors, else the whole process."""
+    """Peak memory of this process in GiB: its tensors on a GPU, else all of it."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -203,7 +203,7 @@ NOTHING_FINISHED = (
 
 
 def nothing_to_learn(stats: Mapping[str, float]) -> str | None:
-    """What is probably wrong with a rollout without a finished or a correct answer."""
+    """The likely fault if no answer of a rollout is finished, or none is correct."""
     if stats.get("train/truncated") == 1:
         return NOTHING_FINISHED
     return NOTHING_RIGHT if stats.get("train/accuracy") == 0 else None

@@ -1,4 +1,4 @@
-"""What moves weights: the optimizer, its schedule, and the reference that follows the policy."""
+"""The optimizer, its schedule, and the reference that follows the policy."""
 
 import copy
 import math

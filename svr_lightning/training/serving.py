@@ -1,4 +1,4 @@
-"""The engine that serves the policy: kept in step with its weights."""
+"""The engine that serves the policy, and how it gets the current weights."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,7 +19,7 @@ from svr_lightning.training.logs import seconds_now
 from svr_lightning.training.policy import probe
 
 PATIENCE = 5
-"""Steps without any change after which a warning is given."""
+"""Steps without a changed weight before a warning."""
 
 
 def choose_engine(device_type: str) -> tuple[Engine, str]:
@@ -40,7 +40,7 @@ def choose_engine(device_type: str) -> tuple[Engine, str]:
 
 @contextmanager
 def plain_tensors() -> Iterator[None]:
-    """Outside of every ambient mode: default device and dtype, autocast, inference mode.
+    """Turns every ambient mode off: default device and dtype, autocast, inference mode.
 
     Lightning loads models under a default device and dtype, and validates under autocast and
     inference mode. They would apply to tensors that an engine creates.
@@ -92,7 +92,7 @@ class PolicyEngine:
         self._unchanged_steps = 0
 
     def weights_replaced(self) -> None:
-        """The policy's weights changed without an optimizer step."""
+        """Sync before the next sampling: the weights changed without an optimizer step."""
         self._replaced = True
 
     @contextmanager

@@ -28,7 +28,7 @@ OnBadRow = Literal["error", "skip"]
 CountdownSplit = Literal["countdown_train", "countdown_eval"]
 
 TRAINING_ROWS, EVALUATION_ROWS = 50_000, 1_000
-"""Of the paper's Countdown split."""
+"""Sizes of the paper's Countdown split."""
 
 MAX_CHARACTERS = 100_000
 """Longest question or reference; a longer one is a file in the wrong column, not a problem."""
@@ -46,7 +46,7 @@ class DataSource:
     """One data set: where it lies, which rows of it, and the task that reads and grades them."""
 
     name: str
-    """What logs, results and folders call it; the problems without an id become NAME/NUMBER."""
+    """Its name in logs, results and folders. A problem without an id becomes NAME/NUMBER."""
     task: str
     """``countdown``, ``gsm8k``, ``math``, or the class path of a task of your own."""
     path: str
@@ -88,7 +88,7 @@ class DataSource:
 
     @property
     def label(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
         return f"data source {self.name!r} ({self.path})"
 
 
@@ -152,7 +152,7 @@ def problems_digest(problems: Iterable[Problem]) -> str:
 
 
 def check_text(text: str, name: str) -> None:
-    """Refuse a text that a tokenizer cannot read or that is no problem's.
+    """Refuse a text that a tokenizer cannot read, or that is too long for a problem.
 
     Raises:
         ValueError: if it is longer than :data:`MAX_CHARACTERS` or holds half a surrogate pair.
@@ -293,5 +293,5 @@ def countdown_split(pool: int, part: CountdownSplit) -> list[int]:
 
 
 def is_hub_id(path: str) -> bool:
-    """Whether a path can be the name of a hub data set: ``owner/name`` and no file's."""
+    """Whether a path can name a hub data set: ``owner/name``, and not a data file."""
     return bool(_HUB_ID.fullmatch(path)) and not path.lower().endswith(SUFFIXES)

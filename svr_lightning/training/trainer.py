@@ -69,7 +69,7 @@ class RolloutFetcher(_DataFetcher):
 
 
 class RolloutFitLoop(_FitLoop):
-    """Lightning's fit loop with rollouts between its data and its batches; takes its place."""
+    """Lightning's fit loop, whose batches are rollouts of its batches of problems."""
 
     trainer: Any
     resumable: dict[str, Any] | None = None

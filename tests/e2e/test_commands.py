@@ -87,9 +87,9 @@ def test_the_exported_policy_loads_and_predicts(
     card = (policy / "README.md").read_text()
     assert "CORRECT" in card
     command = card.split("```bash")[1].split("```")[0].replace("\\\n", " ")
-    said = command.replace("THIS_FOLDER", str(policy)).replace("...", "3 5 8 = 16")
+    spelled = command.replace("THIS_FOLDER", str(policy)).replace("...", "3 5 8 = 16")
     monkeypatch.chdir(tmp_path)
-    assert main(shlex.split(said)[1:]) == 0
+    assert main(shlex.split(spelled)[1:]) == 0
     output = capsys.readouterr().out
     assert "turn 1" in output
     assert re.search(r"answer: .*[358]", output)

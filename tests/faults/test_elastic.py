@@ -42,9 +42,9 @@ def run_two(folder: Path, mark: Path) -> str:
         TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",  # as configs/hardware/torchrun.sh says
     )
     code = forked.wait(process)
-    said = log.read_text(errors="replace")
-    assert code == 0, said[-3000:]
-    return said
+    output = log.read_text(errors="replace")
+    assert code == 0, output[-3000:]
+    return output
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +78,8 @@ def test_two_processes_share_the_work_and_write_one_run(whole: Path) -> None:
 def test_a_killed_process_comes_back_and_the_run_ends_as_one_that_was_not_interrupted(
     whole: Path, tmp_path: Path
 ) -> None:
-    said = run_two(tmp_path / "killed", tmp_path / "struck")
+    output = run_two(tmp_path / "killed", tmp_path / "struck")
     assert (tmp_path / "struck").exists()
-    assert "failed (exitcode: -9) local_rank: 1" in said
-    assert said.count("Restored all states from the checkpoint") == 1
+    assert "failed (exitcode: -9) local_rank: 1" in output
+    assert output.count("Restored all states from the checkpoint") == 1
     assert differences(whole, tmp_path / "killed") == []

@@ -56,5 +56,5 @@ def test_a_rank_that_raises_ends_one_that_is_busy_elsewhere(tmp_path: Path) -> N
 def test_what_all_ranks_find_wrong_is_said_once(tmp_path: Path) -> None:
     code, errors = run_two(tmp_path, -1, "config")
     assert code == 2
-    said = [line for line in errors.splitlines() if "error" in line]
-    assert said == ["python -m svr_lightning: error: data.train: what every process finds wrong"]
+    lines = [line for line in errors.splitlines() if "error" in line]
+    assert lines == ["python -m svr_lightning: error: data.train: what every process finds wrong"]

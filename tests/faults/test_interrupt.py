@@ -108,8 +108,8 @@ def test_an_interrupted_run_saves_a_checkpoint_and_resumes_with_the_same_end(
 ) -> None:
     with caplog.at_level("INFO"), pytest.raises((SystemExit, KeyboardInterrupt)):
         run(tmp_path, place)
-    said = f"interrupted after optimizer step {saved}; the same command with --ckpt_path last"
-    assert said in caplog.text
+    hint = f"interrupted after optimizer step {saved}; the same command with --ckpt_path last"
+    assert hint in caplog.text
     signal.signal(signal.SIGINT, signal.default_int_handler)
     resumed = run(tmp_path, resume=tmp_path / "checkpoints" / "last.ckpt")
     folder, uncut = whole
@@ -119,7 +119,7 @@ def test_an_interrupted_run_saves_a_checkpoint_and_resumes_with_the_same_end(
         assert jsonl(tmp_path / name) == jsonl(folder / name)
 
 
-def test_a_run_that_was_interrupted_before_it_began_is_told_to_start_again(
+def test_a_run_that_was_interrupted_before_it_began_names_no_checkpoint(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: Any) -> None:

@@ -167,7 +167,7 @@ class SaveAndStop(Callback):
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"updates_per_rollout": 2}, "model.updates_per_rollout=2, but.* with 1"),
         ({"problems_per_step": 3}, "data.problems_per_step=3, but.* with 2"),
@@ -177,14 +177,14 @@ class SaveAndStop(Callback):
     ],
 )
 def test_a_run_resumes_only_with_the_settings_that_make_it_the_same_run(
-    tmp_path: Path, changed: dict[str, Any], said: str
+    tmp_path: Path, changed: dict[str, Any], message: str
 ) -> None:
     path = tmp_path / "1.ckpt"
     trainer(tmp_path, SaveAndStop(1, path)).fit(module(), data())
     of_data = {k: v for k, v in changed.items() if k.startswith("problems")}
     of_model = {k: v for k, v in changed.items() if k not in of_data}
     resumed = trainer(tmp_path)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         resumed.fit(module(**of_model), data(**of_data), ckpt_path=path)
 
 

@@ -200,7 +200,7 @@ def test_without_deepspeed_its_strategy_is_one_line_that_says_what_to_install(
 
 
 @pytest.mark.parametrize(
-    ("precision", "sharded", "said"),
+    ("precision", "sharded", "message"),
     [
         ("bf16-true", False, "keeps no fp32 masters"),
         ("16-true", False, "keeps no fp32 masters"),
@@ -208,6 +208,6 @@ def test_without_deepspeed_its_strategy_is_one_line_that_says_what_to_install(
         ("16-true", True, "leaves updates out .*; use bf16-true"),
     ],
 )
-def test_what_loses_updates_is_refused(precision: str, sharded: bool, said: str) -> None:
-    with pytest.raises(ConfigError, match=f"trainer.precision={precision} {said}"):
+def test_what_loses_updates_is_refused(precision: str, sharded: bool, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"trainer.precision={precision} {message}"):
         check_precision(precision, 1e-3, sharded=sharded)

@@ -108,8 +108,8 @@ def test_columns_may_have_names_of_their_own(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "rows.jsonl", rows)
     problems = load_problems(gsm8k(path, columns={"question": "problem_text"}))
     assert [p.question for p in problems] == [row["question"] for row in ROWS]
-    said = error_of(gsm8k(path, columns={"question": "text"}))
-    assert "rows.jsonl:1: missing column 'text', which columns.question names" in said
+    message = error_of(gsm8k(path, columns={"question": "text"}))
+    assert "rows.jsonl:1: missing column 'text', which columns.question names" in message
 
 
 def test_a_folder_gives_the_files_named_for_the_split_in_order_of_name(tmp_path: Path) -> None:
