@@ -27,15 +27,10 @@ from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.files import LFS_POINTER, is_lfs_pointer
 from svr_lightning.rollout.rendering import end_of_turn
 from svr_lightning.training.config import LoRAConfig, PolicyConfig
+from svr_lightning.training.sources import ARITHMETIC_TINY, COUNTDOWN_TINY
 
-BUILT_IN = "embedded:"
-"""Prefix of the name of a checkpoint that ships with the package."""
-EMBEDDED = {
-    f"{BUILT_IN}countdown-tiny": "countdown_policy",
-    f"{BUILT_IN}arithmetic-tiny": "arithmetic_policy",
-}
-"""Their folders, by the name a configuration gives them."""
-
+EMBEDDED = {COUNTDOWN_TINY: "countdown_policy", ARITHMETIC_TINY: "arithmetic_policy"}
+"""Folders of the checkpoints that ship with the package, by the name a configuration gives them."""
 RANDOM_HYBRID = "random:qwen3_5"
 
 _SCORE_SHAPING = (
@@ -114,8 +109,8 @@ def freeze_vision(model: Any) -> None:
 
 def _source(config: PolicyConfig) -> str:
     """The folder or the name on the hub that transformers loads from."""
-    source = f"{BUILT_IN}countdown-tiny" if config.path == RANDOM_HYBRID else config.path
-    if source.startswith(BUILT_IN):
+    source = COUNTDOWN_TINY if config.path == RANDOM_HYBRID else config.path
+    if source.startswith("embedded:"):
         known = ", ".join([*EMBEDDED, RANDOM_HYBRID])
         require(source in EMBEDDED, f"model.policy.path={source!r} is not built in; known: {known}")
         return str(files("svr_lightning.tiny") / EMBEDDED[source])

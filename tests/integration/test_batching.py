@@ -217,19 +217,6 @@ def test_two_parts_of_one_turn_share_a_forward_pass_and_keep_their_own_losses() 
     torch.testing.assert_close(together, apart[[0, 1, 1]] * batch.mask)
 
 
-def test_only_the_tokens_of_a_span_are_in_the_loss() -> None:
-    whole = sample((5, 6), (7, 8, 9, 10))
-    other = sample((5,), (6, 7))
-    batch = batch_of([whole, other], 1.0, lambda s: (1, 3) if s is whole else (0, 2))
-    assert batch.mask.tolist() == [[0, 1, 1, 0], [1, 1, 0, 0]]
-    # Token 8 stands in column 3 and is predicted in column 2.
-    assert (batch.rows.tolist(), batch.logit_positions.tolist()) == ([0, 0, 1, 1], [2, 3, 0, 1])
-    model = tiny_qwen3()
-    full = completion_logprobs(model, batch_of([whole, other], 1.0), TEMPERATURE)
-    part = completion_logprobs(model, batch, TEMPERATURE)
-    torch.testing.assert_close(part, full * batch.mask)
-
-
 def test_a_span_of_text_is_found_among_the_sampled_tokens() -> None:
     renderer = Renderer(TOKENIZER)
     text = "<analysis>8*2 é no</analysis><think>x</think>\n<answer>8+4-2</answer>"

@@ -191,17 +191,14 @@ def test_adapters_that_would_not_act_are_refused(targets: Any, message: str) -> 
         load_policy(config, seed=1)
 
 
-def test_a_checkpoint_of_another_base_model_is_refused(trained: tuple[Path, SVRModule]) -> None:
-    other = {"path": str(trained[0] / "policy")}  # of the same shapes
+def test_a_checkpoint_of_another_base_model_or_alpha_is_refused(
+    trained: tuple[Path, SVRModule],
+) -> None:
+    folder, path = trained[0], str(trained[0] / "checkpoints" / "last.ckpt")
     with pytest.raises(ConfigError, match="a base model with other weights"):
-        train(trained[0] / "other", resume=str(trained[0] / "checkpoints" / "last.ckpt"), **other)
-
-
-def test_a_checkpoint_of_another_alpha_is_refused(trained: tuple[Path, SVRModule]) -> None:
-    other = LoRAConfig(r=2, alpha=12)
-    path = str(trained[0] / "checkpoints" / "last.ckpt")
+        train(folder / "other", resume=path, path=str(folder / "policy"))  # of the same shapes
     with pytest.raises(ConfigError, match=r"'alpha': 12.*but the.*'alpha': 6"):
-        train(trained[0] / "other", resume=path, lora=other)
+        train(folder / "other", resume=path, lora=LoRAConfig(r=2, alpha=12))
 
 
 def test_an_adapter_alone_is_no_policy(trained: tuple[Path, SVRModule]) -> None:

@@ -196,30 +196,23 @@ def test_a_path_that_can_be_no_hub_id_is_reported_without_asking_the_hub(
 # Faults of files
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    (tmp_path / "rows.txt").write_text("question,answer\n")
-    assert "rows.txt is none of .json, .jsonl, .parquet, .csv" in error_of(
-        gsm8k(tmp_path / "rows.txt")
-    )
-    (tmp_path / "empty").mkdir()
-    assert "/empty doesn't contain any data files" in error_of(gsm8k(tmp_path / "empty"))
-
-
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("name", "text", "reason"),
     [
-        (
-            b'{"question": 1}\n{"question": 2}',
-            "rows.json: invalid JSON: Extra data: line 2 column 1",
-        ),
-        (b'{"rows": []}', "rows.json: expected a list of objects, found dict"),
-        (b"\xff\xfe", "rows.json: invalid JSON: 'utf-8' codec"),
-        (b"[" * 100_000, "rows.json: invalid JSON: "),
+        ("rows.txt", b"question,answer\n", "rows.txt is none of .json, .jsonl, .parquet, .csv"),
+        ("rows.json", b"{}\n{}", "rows.json: invalid JSON: Extra data: line 2 column 1"),
+        ("rows.json", b'{"rows": []}', "rows.json: expected a list of objects, found dict"),
+        ("rows.json", b"\xff\xfe", "rows.json: invalid JSON: 'utf-8' codec"),
+        ("rows.json", b"[" * 100_000, "rows.json: invalid JSON: "),
+        ("folder", None, "/folder doesn't contain any data files"),
     ],
 )
-def test_a_json_file_must_hold_a_list(tmp_path: Path, text: bytes, reason: str) -> None:
-    (tmp_path / "rows.json").write_bytes(text)
-    assert reason in error_of(gsm8k(tmp_path / "rows.json"))
+def test_files_that_cannot_be_read_are_named(
+    tmp_path: Path, name: str, text: bytes | None, reason: str
+) -> None:
+    path = tmp_path / name
+    path.mkdir() if text is None else path.write_bytes(text)
+    assert reason in error_of(gsm8k(path))
 
 
 # Faults of rows
