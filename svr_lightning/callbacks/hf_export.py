@@ -1,24 +1,11 @@
-"""The trained policy as a folder that ``from_pretrained`` loads, with a model card."""
+"""The trained policy as a folder that ``from_pretrained`` loads."""
 
-import shutil
-from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback
-from transformers import GenerationConfig
 
-from svr_lightning import __version__
-from svr_lightning.analysis.operating_point import write_operating_point
-from svr_lightning.core.stopping import Confident
-from svr_lightning.engines import lora
-from svr_lightning.files import write_json
-
-SETTINGS = "svr.json"
-"""In a policy's folder: a configuration that prompts it as in training."""
-_RENDERING = ("chat_template_kwargs", "max_prompt_tokens", "max_model_len")
+from svr_lightning.training.export import export_policy
 
 
 class HFExport(Callback):
@@ -28,87 +15,3 @@ class HFExport(Callback):
         """Export, on one rank; not the trial of a ``fast_dev_run``."""
         if trainer.is_global_zero and not trainer.interrupted and not trainer.fast_dev_run:
             export_policy(pl_module, Path(trainer.default_root_dir))
-
-
-def exported_weights(model: Any) -> dict[str, torch.Tensor]:
-    """The weights to export: adapters merged, in fp32, which small learning rates need."""
-    acting = {weight.name: weight.read for weight in lora.acting_weights(model)}
-    found = {}
-    for key, value in lora.base_of(model.state_dict()).items():
-        name = key.replace(".base_layer.", ".")
-        full = acting[name]() if name in acting else value  # a tied weight, or a buffer
-        found[name] = full.to("cpu", torch.float32)
-    return found
-
-
-def export_policy(pl_module: Any, root: Path) -> Path:
-    """Save the module's policy under ``root/policy`` and return that folder."""
-    folder = root / "policy"
-    model = pl_module.policy
-    # Not the checkpoint's: its temperature and similar settings contradict greedy decoding.
-    own = model.generation_config
-    model.generation_config = GenerationConfig(
-        bos_token_id=own.bos_token_id,
-        eos_token_id=own.eos_token_id,
-        pad_token_id=own.pad_token_id,
-        do_sample=False,
-        max_new_tokens=pl_module.sampling.max_completion_tokens,
-    )
-    model.save_pretrained(folder, state_dict=exported_weights(model))
-    if lora.is_adapted(model):
-        lora.save_adapter(model, root / "adapter")
-    for written in (folder, root / "adapter"):
-        for weights in written.glob("*.safetensors"):  # which safetensors lets only the owner read
-            shutil.copymode(next(written.glob("*config.json")), weights)
-    pl_module.renderer.tokenizer.save_pretrained(folder)
-    _, rule = pl_module.stop_policy
-    if isinstance(rule, Confident):
-        # Without the certificate that the folder may have had: it was for other weights.
-        usual = Confident(threshold=rule.threshold)
-        own = {k: v for k, v in asdict(rule).items() if v != getattr(usual, k)}
-        details = {"max_turns": pl_module.evaluation.max_turns, **({"rule": own} if own else {})}
-        write_operating_point(folder, rule.threshold, details)
-    if pl_module.run_config:
-        write_json(folder / SETTINGS, _settings(pl_module.run_config))
-    (folder / "README.md").write_text(model_card(pl_module), encoding="utf-8")
-    return folder
-
-
-_CARD = """---
-library_name: transformers
-pipeline_tag: text-generation
-tags: [self-verification, adaptive-computation, grpo]
----
-# {recipe} policy
-
-Trained with svr_lightning {version} from `{path}`, seed {seed}.
-It stops {stop} after {turns} turns.
-{privileged}
-```bash
-svr predict {settings}--model.policy.path THIS_FOLDER --question '...'
-```
-"""
-
-
-def model_card(pl_module: Any) -> str:
-    """The model card: how the policy was trained, and a command that runs it."""
-    recipe, (max_turns, rule) = pl_module.recipe, pl_module.stop_policy
-    labels = "PRIVILEGED: its prompts show whether the previous answer was right.\n"
-    return _CARD.format(
-        recipe=type(recipe).__name__,
-        version=__version__,
-        path=pl_module.policy_config.path,
-        seed=pl_module.seed,
-        stop="only" if rule is None else f"at the first complete turn with {rule}, or",
-        turns=max_turns,
-        privileged=labels if recipe.uses_labels else "",
-        settings=f"--config THIS_FOLDER/{SETTINGS} " if pl_module.run_config else "",
-    )
-
-
-def _settings(run_config: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a run's configuration that decides prompts and how answers are read."""
-    model, task = run_config["model"], run_config.get("data", {}).get("questions_task")
-    policy = {name: model["policy"][name] for name in _RENDERING}
-    settings = {"policy": policy, "recipe": model["recipe"], "evaluation": model["evaluation"]}
-    return {"model": settings, **({"data": {"questions_task": task}} if task else {})}

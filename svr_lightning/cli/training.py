@@ -21,12 +21,12 @@ from lightning.pytorch.cli import (
 from lightning.pytorch.utilities import rank_zero_info
 
 from svr_lightning.analysis.results import RESULTS, SAMPLES
-from svr_lightning.callbacks.hf_export import export_policy
 from svr_lightning.cli.messages import RENAMED, explain, of_parser
 from svr_lightning.errors import ConfigError, did_you_mean, program, require
 from svr_lightning.evaluation.printing import print_results
 from svr_lightning.files import to_json
 from svr_lightning.training.data import SVRDataModule
+from svr_lightning.training.export import export_policy
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import ARITHMETIC_TINY, COUNTDOWN_TINY
 from svr_lightning.training.trainer import SVRTrainer

@@ -8,9 +8,9 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from svr_lightning.analysis.operating_point import read_operating_point, write_operating_point
-from svr_lightning.callbacks.hf_export import export_policy
 from svr_lightning.core.stopping import Confident, RepeatedAnswer
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig
+from svr_lightning.training.export import export_policy
 from svr_lightning.training.module import SVRModule
 from tests.models import tiny_qwen3
 from tests.scripted import RENDERER

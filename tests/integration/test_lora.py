@@ -13,12 +13,13 @@ pytest.importorskip("peft")
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from svr_lightning.callbacks.hf_export import HFExport, exported_weights
+from svr_lightning.callbacks import HFExport
 from svr_lightning.engines import lora
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.config import LoRAConfig, PolicyConfig, ReferenceConfig
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy
+from svr_lightning.training.export import exported_weights
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.optimizer import make_reference
 from svr_lightning.training.policy import load_policy
