@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,26 @@ ROOT = Path(__file__).resolve().parents[1]
 TINY = ("--config", str(ROOT / "configs" / "countdown_tiny.yaml"))
 SMALL = (*TINY, "--config", str(ROOT / "tests" / "faults" / "small_run.yaml"))
 """A training of seconds."""
+SHIPPED = ROOT / "svr_lightning" / "tiny" / "countdown_policy"
+
+
+def embedded(limit: int, split: str = "test", name: str = "held_out") -> str:
+    """A list of one data set: the first problems of the embedded Countdown."""
+    where = f"path: 'embedded:countdown-tiny', split: {split}, limit: {limit}"
+    return f"[{{name: {name}, task: countdown, {where}}}]"
+
+
+def ran(*words: object, cwd: Path = ROOT, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """A program that has come to its end, on one thread and in 80 columns."""
+    return subprocess.run(
+        [*map(str, words)],
+        cwd=cwd,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80", **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import re
 import shlex
 import site
@@ -17,37 +16,22 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from svr_lightning.__main__ import main
 from svr_lightning.core.stopping import Confident, rule_from_config
-from tests.commands import ROOT, TINY, jsonl
+from tests.commands import ROOT, TINY, embedded, jsonl, ran
 
 SHORT = [
-    *("--trainer.max_steps", "2"),
-    *("--data.problems_per_step", "2"),
-    *("--data.test", "[{name: held_out, task: countdown, path: 'embedded:countdown-tiny', "
-      "split: test, limit: 6}]"),
-]  # fmt: skip
-
-
-def svr(*arguments: str, cwd: Path = ROOT, timeout: int = 300) -> str:
-    """Run a command and return what it printed; it has to succeed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "svr_lightning", *arguments],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "80", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout + done.stderr
+    *("--trainer.max_steps", "2", "--data.problems_per_step", "2"),
+    *("--data.test", embedded(6)),
+]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A short training of the embedded default, and its terminal output."""
     folder = tmp_path_factory.mktemp("e2e") / "run"
-    output = svr("fit", *TINY, *SHORT, "--trainer.default_root_dir", str(folder))
-    return folder, output
+    words = ("fit", *TINY, *SHORT, "--trainer.default_root_dir", folder)
+    done = ran(sys.executable, "-m", "svr_lightning", *words)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder, done.stdout + done.stderr
 
 
 def test_fit_ends_with_a_table_of_before_and_after(run: tuple[Path, str]) -> None:
@@ -145,15 +129,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_installed_wheel_needs_no_checkout(installed: Path, tmp_path: Path) -> None:
     def run_installed(*arguments: str, program: str = "svr") -> str:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
-        done = subprocess.run(
-            [installed / program, *arguments],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = ran(installed / program, *arguments, cwd=tmp_path)
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout
 

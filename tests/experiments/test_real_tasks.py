@@ -3,7 +3,6 @@
 import math
 import random
 import re
-from collections import Counter
 from dataclasses import replace
 from itertools import islice
 
@@ -19,15 +18,6 @@ from svr_lightning.core.types import Problem, Turn, Verdict
 from tests.recipes import completion
 
 TASK = ShortAnswer()
-
-
-def test_every_kind_has_as_many_problems_and_none_occurs_twice() -> None:
-    for name, each, kinds in (("test", 60, 5), ("train", 300, 5), ("control", 40, 3)):
-        rows = split(name)
-        counts = Counter(row["id"].partition("/")[0] for row in rows)
-        assert len(counts) == kinds
-        assert {*counts.values()} == {each}
-        assert len({row["question"] for row in rows}) == len(rows)
 
 
 def test_no_problem_is_both_trained_on_and_held_out_nor_demonstrated() -> None:
@@ -47,13 +37,6 @@ def test_a_solution_ends_with_its_answer_and_is_right(kind: str) -> None:
     for step in filter(None, exercise.reasoning.split(", ")):
         left, _, right = step.partition("=")
         assert eval(left) == int(right)
-
-
-def test_the_last_answer_has_to_be_the_reference() -> None:
-    problem = Problem(id="x", task=TASK.name, question="1 + 1?", reference="2")
-    assert TASK.grade("<answer>3</answer> no: <answer> 2 </answer>", problem)
-    assert not TASK.grade("<answer>2.0</answer>", problem)
-    assert not TASK.grade("2", problem)
 
 
 def test_demonstrated_self_checks_are_in_form_and_say_nothing_about_the_draft() -> None:

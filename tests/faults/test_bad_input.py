@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import ROOT, TINY, refused
+from tests.commands import SHIPPED, TINY, refused
 
-POLICY = ROOT / "svr_lightning" / "tiny" / "countdown_policy"
 ENGINE, RECIPE, STOP = "--model.engine", "--model.recipe", "--model.evaluation.stop"
 
 
@@ -87,7 +86,7 @@ def test_a_damaged_weights_file_is_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "broken"
-    shutil.copytree(POLICY, folder)
+    shutil.copytree(SHIPPED, folder)
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     line = fault(capsys, tmp_path, "--model.policy.path", folder)

@@ -7,11 +7,10 @@ import pytest
 
 from svr_lightning.core.metrics import METRIC_NAMES
 from tests import forked
-from tests.commands import ROOT, jsonl, logged
+from tests.commands import ROOT, embedded, jsonl, logged
 from tests.faults.runs import command, differences
 
 STEPS = 4
-SOURCE = "[{{name: {0}, task: countdown, path: 'embedded:countdown-tiny', split: {0}, limit: {1}}}]"
 SAVING = "{every_n_train_steps: 1, save_top_k: 0, save_last: true, enable_version_counter: false}"
 CALLBACKS = (
     "[{class_path: svr_lightning.callbacks.RolloutLog, init_args: {every: 0}}, "
@@ -29,7 +28,7 @@ def run_two(folder: Path, mark: Path) -> str:
         *("--trainer.strategy", "{class_path: tests.faults.rank_engine.ReducesNoMetrics}"),
         *("--trainer.max_steps", str(STEPS), "--trainer.callbacks", CALLBACKS),
         *("--model.updates_per_rollout", "1", "--data.problems_per_step", "2"),
-        *("--data.val", SOURCE.format("dev", 7), "--data.test", SOURCE.format("test", 5)),
+        *("--data.val", embedded(7, "dev", "dev"), "--data.test", embedded(5)),
         *("--model.engine", engine),
     )
     launch = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]

@@ -12,7 +12,7 @@ from svr_lightning.__main__ import main
 from svr_lightning.core.seeds import derive_seed
 from tests import forked
 from tests.chat_server import ChatServer, Reply, completion
-from tests.commands import TINY, jsonl, refused
+from tests.commands import TINY, embedded, jsonl, refused
 from tests.scripted import says
 
 PROBLEMS, TURNS, CONCURRENCY = 30, 3, 4
@@ -29,9 +29,7 @@ def through(server: ChatServer) -> list[str]:
 def command(server: ChatServer, folder: Path) -> list[str]:
     return [
         *("test", *TINY, "--trainer.default_root_dir", str(folder)),
-        *("--data.test", "[{name: held_out, task: countdown, path: 'embedded:countdown-tiny', "
-          f"split: test, limit: {PROBLEMS}}}]"),
-        *("--model.evaluation.max_turns", str(TURNS)),
+        *("--data.test", embedded(PROBLEMS), "--model.evaluation.max_turns", str(TURNS)),
         *through(server), *("--model.engine.concurrency", str(CONCURRENCY)),
     ]  # fmt: skip
 

@@ -17,19 +17,16 @@ from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
 from tests import forked
-from tests.commands import TINY
+from tests.commands import TINY, embedded
 
 PROBLEMS = 16
 
 
 def arguments(folder: Path) -> list[str]:
     """Two turns of each problem, four problems at a time."""
-    sets = (
-        "[{name: held_out, task: countdown, path: 'embedded:countdown-tiny', split: test, "
-        f"limit: {PROBLEMS}}}]"
-    )
     return [
-        *("test", *TINY, "--trainer.default_root_dir", str(folder), "--data.test", sets),
+        *("test", *TINY, "--trainer.default_root_dir", str(folder), "--data.test"),
+        embedded(PROBLEMS),
         *("--model.evaluation.max_turns", "2", "--model.evaluation.adaptive", "false"),
         *("--model.engine.init_args.max_batch", "4", "--trainer.enable_progress_bar", "false"),
     ]

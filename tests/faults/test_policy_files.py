@@ -8,9 +8,8 @@ from safetensors.torch import load_file, save_file
 
 from svr_lightning.training.config import PolicyConfig
 from svr_lightning.training.policy import _read_model
-from tests.commands import ROOT, TINY, refused
+from tests.commands import SHIPPED, TINY, refused
 
-POLICY = ROOT / "svr_lightning" / "tiny" / "countdown_policy"
 DOWN = "model.layers.0.mlp.down_proj.weight"
 COMMANDS = (
     ("fit", *TINY),
@@ -23,7 +22,7 @@ COMMANDS = (
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(POLICY, tmp_path / "policy"))
+    return Path(shutil.copytree(SHIPPED, tmp_path / "policy"))
 
 
 def rename(folder: Path, prefix: str) -> None:

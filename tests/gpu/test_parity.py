@@ -1,6 +1,5 @@
 """Both engines serve the weights that the trainer has now, after updates and sleeps too."""
 
-import copy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -143,22 +142,6 @@ def test_an_engine_serves_the_trainers_weights_after_updates_and_sleeps(
     pytest.importorskip(engine)
     alone(__name__, engine, DEVICE, str(report), figures.test, seconds=240)
     assert figures.value("serves_present_weights") is True
-
-
-class FirstWeights(TransformersEngine):
-    """Takes weights once and then only claims to."""
-
-    def sync(self, model: Any, version: int) -> None:
-        super().sync(model if self.version < 0 else self._model, version)
-        if version == 0:
-            self._model = copy.deepcopy(model)
-
-
-def test_an_engine_that_keeps_its_first_weights_is_found(tmp_path: Path) -> None:
-    model, engine = random_model(qwen3_5(small=True), "cpu"), FirstWeights()
-    engine.start(model, (), 64)
-    with pytest.raises(AssertionError, match="a missed sync would make"):
-        compare(Figures(tmp_path / "gpu.json", "stale"), "cpu", model, engine)
 
 
 if __name__ == "__main__":

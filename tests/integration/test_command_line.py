@@ -2,7 +2,6 @@
 
 import errno
 import gc
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from svr_lightning.cli.main import READING
 from svr_lightning.cli.messages import explain
 from svr_lightning.files import config_file
 from svr_lightning.training.module import SVRModule
-from tests.commands import ROOT, SMALL, refused, resolved
+from tests.commands import ROOT, SMALL, ran, refused, resolved
 
 CALLBACK = "svr_lightning.callbacks.HFExport"
 
@@ -41,9 +40,7 @@ def test_commands_and_files_are_checked_without_torch(arguments: list[str], mess
         "heavy = {'torch', 'numpy', 'transformers', 'lightning', 'jsonargparse'}; "
         "print(heavy & set(sys.modules)); sys.exit(code)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
-    )
+    done = ran(sys.executable, "-c", code, *arguments)
     assert (done.returncode, done.stdout) == (2, "set()\n")
     assert done.stderr.count("\n") == 1
     assert message in done.stderr
@@ -57,12 +54,7 @@ def test_commands_that_read_files_do_not_import_torch(command: str, tmp_path: Pa
         "print({'torch', 'torchmetrics', 'transformers', 'lightning'} & set(sys.modules))"
     )
     for arguments in (["--help"], [str(tmp_path / "none")]):
-        done = subprocess.run(
-            [sys.executable, "-c", code, command, *arguments],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = ran(sys.executable, "-c", code, command, *arguments)
         assert done.stdout.endswith("set()\n")
 
 

@@ -14,18 +14,15 @@ import pytest
 from openai import OpenAI
 
 import svr_lightning as svr
-from svr_lightning import tiny
 from svr_lightning.__main__ import main
 from svr_lightning.cli.main import READING, SERVING, parser_of
 from svr_lightning.tasks import TASKS
 from tests.chat_server import ChatServer as Scripted
 from tests.chat_server import completion
-from tests.commands import ROOT
+from tests.commands import ROOT, SHIPPED, embedded
 from tests.core.test_controller import certificate
 from tests.pages import blocks, page
 from tests.scripted import says
-
-SHIPPED = Path(tiny.__file__).parent / "countdown_policy"
 
 
 def test_the_loop_over_a_chat_client_refines_until_the_policy_is_sure() -> None:
@@ -111,7 +108,7 @@ def commands() -> list[str]:
     return [*dict.fromkeys(line[4:].strip() for line in lines if line.startswith("svr "))]
 
 
-FEW = "[{name: few, task: countdown, path: 'embedded:countdown-tiny', split: test, limit: 4}]"
+FEW = embedded(4, name="few")
 SHORT = {
     "fit": ["--trainer.max_steps", "1", "--data.problems_per_step", "2", "--data.test", FEW],
     "test": ["--data.test", FEW],

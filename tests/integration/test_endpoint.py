@@ -77,19 +77,9 @@ def test_trajectories_stop_refine_and_count_as_the_server_says(tmp_path: Path) -
         records = evaluate(server, tmp_path, rule=Confident(), max_turns=3)
     ends = [(r["id"], r["returned_turn"], r["stopped_early"]) for r in records]
     assert ends == [("a", 2, True), ("b", 3, False), ("c", 3, False)]
-    assert records[0]["turns"][1] == {
-        "turn": 2,
-        "text": says("8+4-2", "CORRECT", 0.9),
-        "answer_group": 2,
-        "answer": "8+4-2",
-        "correct": True,
-        "verdict": "CORRECT",
-        "confidence": 0.9,
-        "truncated": False,
-        "prompt_tokens": 200,
-        "completion_tokens": 17,
-        "finish_reason": "stop",
-    }
+    sure = records[0]["turns"][1]
+    assert (sure["text"], sure["correct"]) == (says("8+4-2", "CORRECT", 0.9), True)
+    assert (sure["prompt_tokens"], sure["completion_tokens"]) == (200, 17)
     assert records[1]["turns"][0]["truncated"]
     values = summarize(records)["datasets"]["toy"]
     assert (values["accuracy"], values["turns"]) == (pytest.approx(1 / 3), pytest.approx(8 / 3))
@@ -165,10 +155,7 @@ def test_a_server_that_lets_nobody_in_ends_the_run_at_once(
     monkeypatch.setenv("SECRET_KEY", "hunter2")
     body = b'{"error": {"message": "no key like hunter2"}}'
     reply = Reply(body, status=status, headers={"Location": "http://127.0.0.1:1/v1"})
-    with (
-        ChatServer(lambda *_: reply) as server,
-        pytest.raises(ConfigError, match=said) as caught,
-    ):
+    with ChatServer(lambda *_: reply) as server, pytest.raises(ConfigError, match=said) as caught:
         evaluate(server, tmp_path, concurrency=1, api_key_env="SECRET_KEY")
     assert len(server.bodies) == 1
     assert server.headers[0]["Authorization"] == "Bearer hunter2"

@@ -10,7 +10,7 @@ import pytest
 from svr_lightning.__main__ import main
 from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.engines.transformers import TransformersEngine
-from tests.commands import ROOT, SMALL, TINY, jsonl, logged
+from tests.commands import ROOT, SMALL, TINY, embedded, jsonl, logged
 from tests.models import tiny_qwen3
 from tests.pages import page
 from tests.requests import ask, finish, plain_scores
@@ -94,8 +94,7 @@ def test_a_reward_term_of_ones_own_is_paid_and_logged(here: Path) -> None:
 
 def evaluated(here: Path, command: Any, *more: str) -> dict[str, Any]:
     """The results of a test of four problems."""
-    sets = "[{name: few, task: countdown, path: 'embedded:countdown-tiny', split: test, limit: 4}]"
-    out = ("--trainer.default_root_dir", str(here / "run"), "--data.test", sets)
+    out = ("--trainer.default_root_dir", str(here / "run"), "--data.test", embedded(4, name="few"))
     assert command(["test", *TINY, *out, *more]) == 0
     return json.loads((here / "run" / "eval" / "test" / "results.json").read_text())
 

@@ -1,9 +1,7 @@
 """The two graders, and the process that the second one keeps."""
 
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -14,16 +12,9 @@ from svr_lightning.tasks import get_task, symbolic
 from svr_lightning.tasks.base import GradingError
 from svr_lightning.tasks.grading import SymbolicGrader, get_grader
 from svr_lightning.tasks.symbolic import equal_answers_apart
+from tests.commands import ran
 from tests.math_answers import EQUAL as EQUAL_BY_THE_PAPER
 from tests.recipes import single_turn
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
 
 
 def math(reference: str, task: str = "math") -> Problem:
@@ -98,7 +89,7 @@ def test_the_worker_ends_with_its_parent_however_that_ends() -> None:
         "print(symbolic._process.pid, flush=True)\n"
     )
     for end in ("", "os.kill(os.getpid(), 9)"):
-        pid = int(python(code + end).stdout)
+        pid = int(ran(sys.executable, "-c", code + end).stdout)
         deadline = time.monotonic() + 20
         while psutil.pid_exists(pid) and time.monotonic() < deadline:
             time.sleep(0.05)

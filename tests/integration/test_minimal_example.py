@@ -14,18 +14,17 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import svr_lightning as svr
 from examples import minimal_svr as minimal
 from examples import svr_from_scratch as scratch
-from svr_lightning import tiny
 from svr_lightning.core.schedule import warmup_stable_decay
 from svr_lightning.core.types import Decoding
 from svr_lightning.training.config import OptimizerConfig, ReferenceConfig
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import SVRModule
 from tests import small_fit
+from tests.commands import SHIPPED
 from tests.scripted import says
 from tests.tolerance import assert_same_first_step, rounding
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-SHIPPED = Path(tiny.__file__).parent / "countdown_policy"
 SEED = 42
 
 
@@ -135,32 +134,6 @@ def test_the_method_written_out_reads_as_the_package_does(text: str) -> None:
     assert scratch.task_format(text) == scratch.TASK.format_score(text)
 
 
-@pytest.mark.parametrize("truncated", [False, True])
-@pytest.mark.parametrize("labels", [(0, 0, 1), (1, 0, 0), (1, 1, 0), (0, 1, 1)])
-def test_the_method_written_out_rewards_as_the_package_does(
-    labels: tuple[int, ...], truncated: bool
-) -> None:
-    problem = scratch.TASK.from_row({"id": "x", "nums": [8, 4, 2], "target": 10})
-    checks = [("CORRECT", 0.9), ("INCORRECT", 0.25), ("CORRECT", 1.0)]
-    turns, scored = [], []
-    for label, (verdict, confidence) in zip(labels, checks, strict=True):
-        text = says("8+4-2" if label else "8+4+2", verdict, confidence)
-        turns.append(scratch.Turn([], [0] * 40, text, truncated, verdict, confidence))
-        scored.append(
-            svr.ScoredTurn(
-                correct=bool(label),
-                truncated=truncated,
-                verdict=svr.Verdict(verdict),
-                confidence=confidence,
-                completion_tokens=40,
-                task_format=1.0,
-                self_check_format=1.0,
-            )
-        )
-    expected = [one.total for one in svr.turn_rewards(scored, length_scale=scratch.LENGTH_SCALE)]
-    assert scratch.rewards(turns, problem) == pytest.approx(expected)
-
-
 def test_the_examples_run_from_the_command_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,9 +148,7 @@ def test_the_examples_run_from_the_command_line(
     assert lines[-1] in ("(right)", "(wrong)")
 
 
-def test_the_notebook_trains_and_shows_before_and_after(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_notebook_trains_and_shows_before_and_after(capsys: pytest.CaptureFixture[str]) -> None:
     notebook = json.loads((EXAMPLES / "train_in_a_notebook.ipynb").read_text())
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     stored = [

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from transformers import AutoTokenizer, GraniteConfig, GraniteForCausalLM
 
-from svr_lightning import tiny
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.config import OptimizerConfig, PolicyConfig, ReferenceConfig
 from svr_lightning.training.optimizer import (
@@ -21,12 +20,10 @@ from svr_lightning.training.optimizer import (
 )
 from svr_lightning.training.policy import freeze_vision, load_policy, stop_token_ids
 from svr_lightning.training.update import batch_of, completion_logprobs
+from tests.commands import SHIPPED
 from tests.models import MODELS, tiny_hybrid, tiny_qwen3
 from tests.samples import rollout
 from tests.tolerance import rounding
-
-SHIPPED = Path(tiny.__file__).parent / "countdown_policy"
-
 
 # --- groups -----------------------------------------------------------------------------------
 
@@ -184,18 +181,6 @@ def test_an_architecture_that_reshapes_its_scores_is_refused(tmp_path: Path) -> 
     GraniteForCausalLM(config).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"after the output layer \(logits_scaling=8.0\)"):
         load_policy(PolicyConfig(path=str(tmp_path)), seed=0)
-
-
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("embedded:nothing", "'embedded:nothing' is not built in; known: embedded:countdown-tiny"),
-        ("./no/such/folder", "is not a folder"),
-    ],
-)
-def test_a_policy_that_is_not_there_is_named(path: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        load_policy(PolicyConfig(path=path), seed=0)
 
 
 def test_a_context_that_the_checkpoint_does_not_have_is_refused() -> None:

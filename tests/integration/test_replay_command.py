@@ -57,7 +57,6 @@ def test_the_operating_point_is_the_rule_that_the_run_had(
     [
         (["--budget", "0"], "--budget must be above 0 tokens"),
         (["--out", __file__], f"{__file__} is a file"),
-        (["--samples", "x"], "--samples is now the evaluation's folder, without an option"),
     ],
 )
 def test_a_setting_out_of_range_is_one_line(
@@ -85,15 +84,6 @@ def test_recordings_that_cannot_be_used_are_named(
         ([cut], "record every turn with --record"),
     ):
         assert message in refused(capsys, *files)
-
-
-def test_the_commands_that_became_a_part_of_it_name_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for old in ("sweep", "vote"):
-        assert main([old, "--anything"]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert f"{old} is now replay FOLDER" in line
 
 
 # --- votes of fresh turns -----------------------------------------------------------------------

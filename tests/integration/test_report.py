@@ -13,8 +13,6 @@ from svr_lightning.__main__ import main
 from svr_lightning.analysis.averages import text_of
 from svr_lightning.analysis.metrics import measure
 from svr_lightning.analysis.records import SampleRecord
-from svr_lightning.analysis.replay import replayed
-from svr_lightning.core.stopping import Confident
 from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import all_figures
 from svr_lightning.report.page import POLICY, page
@@ -29,24 +27,6 @@ NAME = EVIL.replace("=", "")  # a name ends at the first equals sign
 
 def config(seed: int) -> dict[str, Any]:
     return {"seed_everything": seed, "model": {"evaluation": {"max_turns": 3}}}
-
-
-def test_a_complete_recording_is_replayed_and_another_is_taken_as_it_is(tmp_path: Path) -> None:
-    whole = save(tmp_path / "whole", uncensored(), config(42))
-    cut = [record("x", (True, "C", 0.9, 5), early=True), record("y", (False, "U", 0.5, 5))]
-    (run,), (other,) = (
-        m.runs for m in read_methods([str(whole), f"cut={save(tmp_path / 'cut', cut)}"])
-    )
-    table = replayed(turn_tables(uncensored()), Confident(), 3)["toy"]
-    assert run.datasets == {"toy": measure(table)}
-    assert (run.complete, run.max_turns, len(run.budgets), len(run.at_thresholds)) == (
-        True,
-        3,
-        3,
-        10,
-    )
-    assert (other.complete, other.budgets) == (False, [])
-    assert other.datasets["toy"]["esr"] == 0.5
 
 
 def test_the_same_name_is_another_data_set_or_another_seed(tmp_path: Path) -> None:
@@ -115,7 +95,7 @@ def test_tables_are_latex_with_the_rows_that_the_runs_allow(tmp_path: Path) -> N
     names = [table.name for table in tables]
     assert len(set(names)) == len(names)
     assert {re.sub("_[0-9]+$", "", name) for name in names} == {
-        *("main_results", "results", "majority_vote", "seed_robustness"),
+        *("main_results", "results", "majority_vote", "seed_robustness")
     }
     text = tables_tex(tables)
     assert text.isascii()
@@ -314,7 +294,7 @@ def test_hostile_text_stays_text_in_every_other_file(hostile: Path) -> None:
     for file in drawings:
         root = ElementTree.fromstring(file.read_bytes())
         assert {element.tag.rpartition("}")[2] for element in root.iter()} <= {
-            *("svg", "defs", "style", "g", "path", "use", "clipPath", "rect"),
+            *("svg", "defs", "style", "g", "path", "use", "clipPath", "rect")
         }
         json.loads(file.with_suffix(".json").read_text(encoding="ascii"))
 

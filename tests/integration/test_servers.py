@@ -108,17 +108,6 @@ def test_servers_share_a_rollout_of_the_weights_that_they_were_given(
     engine.sleep()
 
 
-def test_weights_are_named_as_the_class_that_a_server_runs_names_them(
-    model: Any, tmp_path: Path
-) -> None:
-    server = TokenServer(multimodal_config={})
-    engine_of([server], tmp_path, model).sleep()
-    names = {name.replace("model.language_model.", "model.") for name in server.weights}
-    assert names == {name for name, _ in model.named_parameters()}
-    assert "model.language_model.norm.weight" in server.weights
-    server.stop()
-
-
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -297,11 +286,7 @@ def read(body: bytes) -> Output:
 
 def test_an_answer_is_tokens_log_probabilities_and_how_it_ended() -> None:
     assert read(answer()) == Output(
-        id=8,
-        token_ids=(3, 5),
-        logprobs=(-0.25, -1.5),
-        finish_reason=FinishReason.LENGTH,
-        version=9,
+        id=8, token_ids=(3, 5), logprobs=(-0.25, -1.5), finish_reason=FinishReason.LENGTH, version=9
     )
 
 

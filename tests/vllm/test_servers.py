@@ -103,15 +103,6 @@ def assert_equal(found: tuple[Drawn, Any], expected: tuple[Drawn, Any]) -> None:
     assert all(torch.equal(one, other) for one, other in pairs)
 
 
-def test_ten_steps_through_two_servers_are_those_of_the_engine_in_the_process(
-    policy: Path, servers: list[VLLMServer], in_process: tuple[Drawn, Any], tmp_path: Path
-) -> None:
-    engine = ServersEngine([server.url for server in servers], str(tmp_path / "weights"))
-    assert_equal(trained(policy, engine, tmp_path), in_process)
-    assert engine.max_batch == 2 * 64
-    assert list((tmp_path / "weights").iterdir()) == []
-
-
 class Struck(ServersEngine):
     """In step four a server is killed while it completes requests; it is up again in step seven."""
 
@@ -135,7 +126,7 @@ class Struck(ServersEngine):
         return super().step()
 
 
-def test_a_killed_server_changes_nothing_and_is_used_again_once_it_is_up(
+def test_ten_steps_through_two_servers_are_those_of_the_engine_in_the_process_also_when_one_dies(
     policy: Path, servers: list[VLLMServer], in_process: tuple[Drawn, Any], tmp_path: Path
 ) -> None:
     engine = Struck(servers, tmp_path / "weights")
@@ -145,3 +136,5 @@ def test_a_killed_server_changes_nothing_and_is_used_again_once_it_is_up(
     messages = [str(one.message) for one in warned if "is left out" in str(one.message)]
     assert {message.split()[0] for message in messages} == {servers[1].url}
     assert engine.counts == [2] * 4 + [1] * 2 + [2] * 4
+    assert engine.max_batch == 2 * 64
+    assert list((tmp_path / "weights").iterdir()) == []

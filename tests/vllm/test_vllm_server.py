@@ -8,11 +8,8 @@ from typing import Any
 import pytest
 
 from svr_lightning.__main__ import main
-from svr_lightning.core.stopping import Confident
-from svr_lightning.engines.openai import OpenAIEngine
 from tests.commands import jsonl
-from tests.scripted import PROBLEMS, TOKENIZER, evaluator
-from tests.served import chat, in_front_of, serving
+from tests.scripted import TOKENIZER
 from tests.vllm.serving import served_at
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,20 +68,3 @@ def test_greedy_inference_through_a_server_equals_that_in_this_process(
     assert (engine["base_url"], engine["model_name"]) == (server, "tiny")
     assert config["model"]["evaluation"]["stop"]["init_args"]["threshold"] == 0.96
     assert config["graders"] == results[0]["config"]["graders"]
-
-
-def test_greedy_answers_through_the_proxy_are_those_of_an_evaluation_turn_by_turn(
-    server: str, tmp_path: Path
-) -> None:
-    rule, engine = Confident(threshold=0.96), OpenAIEngine(server, "tiny")
-    evaluation = evaluator(
-        engine, rule=rule, max_turns=3, renderer=None, root=tmp_path, temperature=0.0
-    )
-    expected = evaluation.solve(PROBLEMS, "test")
-    with serving(in_front_of(server, rule=rule, max_turns=3, max_completion_tokens=120)) as url:
-        for problem, record in zip(PROBLEMS, expected, strict=True):
-            messages = [{"role": "user", "content": problem.question}]
-            answer = chat(url, messages=messages, model="svr").json()
-            found = [(turn["text"], turn["completion_tokens"]) for turn in answer["svr"]["turns"]]
-            assert found == [(turn.text, turn.completion_tokens) for turn in record.turns]
-            assert len(found) == 3
