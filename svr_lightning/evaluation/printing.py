@@ -5,16 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from svr_lightning.analysis.averages import averages, macro_average
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, Turn
-from svr_lightning.display import excerpt, plain, turn_header
+from svr_lightning.display import excerpt, plain, text_table, turn_header
 
 _COLUMNS = {
     "accuracy": ("accuracy", "{:.3f}"),
@@ -26,6 +24,8 @@ _COLUMNS = {
     "Brier": ("brier", "{:.3f}"),
 }
 """By heading, the metric and its format."""
+_NAME = 16
+"""Longest name of a data set that leaves room for the columns."""
 
 
 class TurnPrinter:
@@ -85,26 +85,24 @@ def print_results(file: Path) -> None:
     for name, sets in averages(results["datasets"]).items():
         rows[name] = macro_average(results["datasets"], sets)
     console = Console()
-    table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
-    cells = {
-        name: [
+    cells = [
+        [
+            _short(plain(" ".join(name.split()))),
             str(values.get("n", "")),
             *(_cell(values, key, form) for key, form in _COLUMNS.values()),
         ]
         for name, values in rows.items()
-    }
-    headings = ("n", *_COLUMNS)
-    taken = [max(map(len, column)) for column in zip(headings, *cells.values(), strict=True)]
-    room = console.width - sum(taken) - 2 * len(taken) - 2  # two between columns and at the edges
-    table.add_column("data set", overflow="ellipsis", no_wrap=True, width=min(24, max(8, room)))
-    for heading, width in zip(headings, taken, strict=True):  # only names are shortened
-        table.add_column(heading, justify="right", no_wrap=True, width=width)
-    for name, row in cells.items():
-        table.add_row(Text(plain(name)), *row)
+    ]
+    table = text_table(("data set", "n", *_COLUMNS), cells)
+    table.padding = (0, 1, 0, 0)
     console.print(table)
-    if any(cell.endswith("*") for row in cells.values() for cell in row):
+    if any(cell.endswith("*") for row in cells for cell in row[1:]):
         console.print(Text("* average over the data sets where the metric is defined"))
     console.print(Text(f"{file.parent}: samples.jsonl, results.json"), soft_wrap=True)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME else f"{name[: _NAME - 1]}\u2026"
 
 
 def _cell(values: Mapping[str, Any], key: str, form: str) -> str:

@@ -117,6 +117,30 @@ def stacked_bars(
     axes.set_xticks(list(x))
 
 
-def legend(figure: Figure, axes: Axes, columns: int = 2) -> None:
-    """Name what is drawn in ``axes`` below the figure."""
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns)
+def legend(figure: Figure, columns: int = 2) -> None:
+    """Name below the figure what is drawn in it, each name once."""
+    named: dict[str, Any] = {}
+    for axes in figure.axes:
+        handles, names = axes.get_legend_handles_labels()
+        named |= dict(zip(names, handles, strict=True))
+    figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=columns)
+
+
+def panels(
+    data: Sequence[dict[str, Any]],
+    height: float,
+    draw: Callable[[Axes, dict[str, Any]], None],
+    label: str,
+    columns: int = 2,
+) -> Figure:
+    """Panels below each other, ``height`` inches each, drawn by ``draw`` and titled by ``name``.
+
+    ``label`` is that of the y axes, ``columns`` are those of the legend.
+    """
+    figure = new_figure(height * len(data) + 0.6)
+    for axes, panel in zip(figure.subplots(len(data), 1, squeeze=False)[:, 0], data, strict=True):
+        draw(axes, panel)
+        axes.set_title(shown(panel["name"]))
+        axes.set_ylabel(label)
+    legend(figure, columns)
+    return figure

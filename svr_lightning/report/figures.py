@@ -117,12 +117,6 @@ def _of_method(method: Method, number: int) -> Iterator[Plot]:
             yield plot("7_trajectories", caption, stop_numbers(table), draw_stops, part)
 
 
-def _panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
-    """A figure with axes below each other."""
-    figure = drawing.new_figure(height * count + 0.6)
-    return figure, list(figure.subplots(count, 1, squeeze=False)[:, 0])
-
-
 # --- accuracy over tokens ---------------------------------------------------------------------
 
 
@@ -151,38 +145,29 @@ def frontier_numbers(methods: Sequence[Method]) -> Numbers:
             interval = average(method.seeds[0], sets)["accuracy_ci95"]
             if len(accuracy) > 1:
                 interval = [fmean(accuracy) + sign * stdev(accuracy) for sign in (-1, 1)]
-            points.append(
-                {
-                    "method": number,
-                    "name": method.name,
-                    "accuracy": fmean(accuracy),
-                    "tokens": fmean(values_of(method.seeds, sets, "avg_total_tokens")),
-                    "accuracy_interval": interval,
-                }
-            )
+            tokens = fmean(values_of(method.seeds, sets, "avg_total_tokens"))
+            point = {"method": number, "name": method.name, "tokens": tokens}
+            points.append({**point, "accuracy": fmean(accuracy), "accuracy_interval": interval})
         panels.append({"name": name, "points": points, "lines": lines})
     return {"panels": panels}
 
 
 def draw_frontier(data: Numbers) -> Figure:
     """Points and lines of accuracy over tokens per problem."""
-    figure, grid = _panels(len(data["panels"]), 2.9)
-    handles: dict[str, Any] = {}
-    for axes, panel in zip(grid, data["panels"], strict=True):
+
+    def draw(axes: Axes, panel: Numbers) -> None:
         for line, colour in zip(panel["lines"], cycle((GREY, drawing.OLIVE)), strict=False):
             look = {"color": colour, "linewidth": 1.1, "label": line["name"]}
-            (handles[line["name"]],) = axes.plot(line["tokens"], line["accuracy"], "o-", **look)
+            axes.plot(line["tokens"], line["accuracy"], "o-", **look)
         for point in panel["points"]:
             colour, marker = drawing.METHODS[point["method"] % len(drawing.METHODS)]
             x, y, name = point["tokens"], point["accuracy"], drawing.shown(point["name"])
             axes.plot([x, x], point["accuracy_interval"], color=colour, linewidth=1)
             look = {"color": colour, "markersize": 8, "zorder": 5, "label": name, "linestyle": ""}
-            (handles[name],) = axes.plot(x, y, marker=marker, **look)
-        axes.set_title(drawing.shown(panel["name"]))
-        axes.set_ylabel("accuracy")
+            axes.plot(x, y, marker=marker, **look)
         drawing.token_axis(axes)
-    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=2)
-    return figure
+
+    return drawing.panels(data["panels"], 2.9, draw, "accuracy")
 
 
 # --- fixed budgets and thresholds -------------------------------------------------------------
@@ -193,11 +178,12 @@ def budget_numbers(run: Run) -> Numbers:
     panels = []
     for name, sets in groups(run.tables).items():
         adaptive = average(run.datasets, sets)
+        accuracy = [average(row, sets)["accuracy"] for row in run.budgets]
         panels.append(
             {
                 "name": name,
-                "budgets": list(range(1, len(run.budgets) + 1)),
-                "accuracy": [average(row, sets)["accuracy"] for row in run.budgets],
+                "budgets": list(range(1, len(accuracy) + 1)),
+                "accuracy": accuracy,
                 "turns": adaptive["turns"],
                 "adaptive": adaptive["accuracy"] if run.self_checks else None,
                 "adaptive_ci95": adaptive["accuracy_ci95"],
@@ -208,8 +194,8 @@ def budget_numbers(run: Run) -> Numbers:
 
 def draw_budgets(data: Numbers) -> Figure:
     """Every fixed budget of one policy, and adaptive inference with it."""
-    figure, grid = _panels(len(data["panels"]), 2.5)
-    for axes, panel in zip(grid, data["panels"], strict=True):
+
+    def draw(axes: Axes, panel: Numbers) -> None:
         adaptive, turns = panel["adaptive"], panel["turns"]
         axes.plot(panel["budgets"], panel["accuracy"], "o-", color=GREY, label="fixed turns")
         if adaptive is not None:
@@ -219,11 +205,9 @@ def draw_budgets(data: Numbers) -> Figure:
             axes.plot(turns, adaptive, "*", color=BLUE, markersize=12, zorder=5, label=name)
         axes.set_xticks(panel["budgets"])
         axes.set_xlabel("turns per problem")
-        axes.set_title(drawing.shown(panel["name"]))
-        axes.set_ylabel("accuracy")
         axes.margins(y=0.15)
-    drawing.legend(figure, grid[0])
-    return figure
+
+    return drawing.panels(data["panels"], 2.5, draw, "accuracy")
 
 
 def threshold_numbers(run: Run) -> Numbers:
@@ -239,19 +223,17 @@ def threshold_numbers(run: Run) -> Numbers:
 
 def draw_thresholds(data: Numbers) -> Figure:
     """Accuracy, early stops and premature ones over thresholds."""
-    figure, grid = _panels(len(data["panels"]), 2.5)
-    for axes, panel in zip(grid, data["panels"], strict=True):
+
+    def draw(axes: Axes, panel: Numbers) -> None:
         x = panel["thresholds"]
         axes.plot(x, panel["accuracy"], "o-", color=BLUE, label="accuracy")
         axes.plot(x, panel["esr"], color=GREY, label="stopped early")
         axes.plot(x, panel["pse"], color=ORANGE, label="stopped early and wrong")
         axes.axvline(data["threshold"], color=FAINT, linestyle=drawing.DASHED)
         axes.set_ylim(-0.03, 1.03)
-        axes.set_title(drawing.shown(panel["name"]))
-        axes.set_ylabel("share of problems")
         axes.set_xlabel("confidence threshold (dashed: the run's)")
-    drawing.legend(figure, grid[0], 3)
-    return figure
+
+    return drawing.panels(data["panels"], 2.5, draw, "share of problems", 3)
 
 
 # --- is the confidence honest? ----------------------------------------------------------------
@@ -280,22 +262,15 @@ def _reliability(turns: Mapping[str, NDArray[Any]], cluster: Ints, rows: Bools) 
     bins = []
     for k in range(BINS):
         here = bin_of(confidence) == k
-        n, share, interval = int(here.sum()), None, None
-        if n:
-            share = float(correct[here].mean())
+        row: Numbers = {"low": k / BINS, "high": (k + 1) / BINS, "n": int(here.sum())}
+        row |= dict.fromkeys(("confidence", "accuracy", "accuracy_ci95"))
+        row["verdicts"] = {v.value: int((verdict[here] == c).sum()) for v, c in _CODES}
+        if row["n"]:
+            row["confidence"] = float(confidence[here].mean())
+            row["accuracy"] = float(correct[here].mean())
             size = effective_size(correct[here], cluster_codes(clusters[here].tolist()))
-            interval = wilson_interval(share, size)
-        bins.append(
-            {
-                "low": k / BINS,
-                "high": (k + 1) / BINS,
-                "n": n,
-                "confidence": float(confidence[here].mean()) if n else None,
-                "accuracy": share,
-                "accuracy_ci95": interval,
-                "verdicts": {v.value: int((verdict[here] == c).sum()) for v, c in _CODES},
-            }
-        )
+            row["accuracy_ci95"] = wilson_interval(row["accuracy"], size)
+        bins.append(row)
     ece = expected_calibration_error(levels_of(confidence, correct))
     return {"n": len(confidence), "ece": finite(float(ece)), "bins": bins}
 
@@ -328,7 +303,7 @@ def draw_reliability(data: Numbers) -> Figure:
         bottom.yaxis.set_major_locator(MaxNLocator(3, integer=True))
     grid[0, 0].set_ylabel("share of right answers")
     grid[1, 0].set_ylabel("turns")
-    drawing.legend(figure, grid[1, 0], 3)
+    drawing.legend(figure, 3)
     return figure
 
 
@@ -346,7 +321,8 @@ def rule_numbers(run: Run, table: TurnTable) -> Numbers:
 
 def draw_rules(data: Numbers) -> Figure:
     """Accuracy of stopping rules over tokens, at their best settings; the own rule is a star."""
-    figure, (axes,) = _panels(1, 4.4)
+    figure = drawing.new_figure(5.0)
+    axes = figure.subplots()
 
     def trace(points: Sequence[Numbers], name: str, **style: Any) -> None:
         x, y = ([point[key] for point in points] for key in ("tokens", "accuracy"))
@@ -365,7 +341,7 @@ def draw_rules(data: Numbers) -> Figure:
     axes.axvline(end["tokens"], color=FAINT, linestyle=drawing.DASHED, zorder=0)
     axes.set_ylabel("accuracy")
     drawing.token_axis(axes)
-    drawing.legend(figure, axes)
+    drawing.legend(figure)
     return figure
 
 
@@ -425,7 +401,7 @@ def draw_transitions(data: Numbers) -> Figure:
     bottom.set_yticks([])
     bottom.set_ylabel("broken   fixed")
     bottom.set_xlabel("turn")
-    drawing.legend(figure, top)
+    drawing.legend(figure)
     return figure
 
 
@@ -454,7 +430,8 @@ def stop_numbers(table: TurnTable) -> Numbers:
 
 def draw_stops(data: Numbers) -> Figure:
     """Where trajectories end; the orange area is the premature stop error."""
-    figure, (axes,) = _panels(1, 3.0)
+    figure = drawing.new_figure(3.6)
+    axes = figure.subplots()
     rows = data["turns"]
     parts = []
     for key, name, colour in _ENDS:
@@ -464,7 +441,7 @@ def draw_stops(data: Numbers) -> Figure:
     axes.set_xlabel("turns generated")
     axes.set_ylabel("problems")
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    drawing.legend(figure, axes)
+    drawing.legend(figure)
     return figure
 
 
