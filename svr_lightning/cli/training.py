@@ -21,7 +21,7 @@ from lightning.pytorch.cli import (
 from lightning.pytorch.utilities import rank_zero_info
 
 from svr_lightning.analysis.results import RESULTS, SAMPLES
-from svr_lightning.cli.messages import RENAMED, explain, of_parser
+from svr_lightning.cli.messages import explain, of_parser
 from svr_lightning.errors import ConfigError, did_you_mean, program, require
 from svr_lightning.evaluation.printing import print_results
 from svr_lightning.files import to_json
@@ -77,8 +77,6 @@ def _refusal(error: Exception, parser: LightningArgumentParser) -> str:
     text = of_parser(error)
     named = ".".join(re.findall(r"(?:--|')([\w.]+)", text))
     unknown = "unrecognized" in text or "not accept" in text
-    if unknown and (now := RENAMED.get(f"--{named}")):
-        return f"{named} is now {now}"
     return text + (did_you_mean(named, parser.get_defaults().keys()) if unknown else "")
 
 

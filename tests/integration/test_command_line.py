@@ -29,9 +29,6 @@ CALLBACK = "svr_lightning.callbacks.HFExport"
         (["serv"], "unknown command 'serv'; did you mean 'serve'?; commands: fit, validate,"),
         (["fit", "--config", "countdown_tin"], "or named configuration; did you mean 'countdown_t"),
         (["fit", "--config=hardware/gpu1"], "--config hardware/gpu1: there is no such file or"),
-        (["sweep", "--samples", "x"], "sweep is now replay FOLDER, with the folder of a recorded"),
-        (["report", "--samples=x"], "--samples is now the evaluation's folder, without an option"),
-        (["fit", "--help-all"], "--help-all is now --help"),
     ],
 )
 def test_commands_and_files_are_checked_without_torch(arguments: list[str], message: str) -> None:
