@@ -53,6 +53,8 @@ class TurnTable:
     """[N] recorded turns; 0 for a problem that could not be run, which counts as wrong."""
     correct: Bools
     """[N, T] labels y."""
+    truncated: Bools
+    """[N, T]"""
     verdict: Ints
     """[N, T] 1, 0, -1 for CORRECT, INCORRECT, UNSURE; -2 without a self-check."""
     confidence: Floats
@@ -100,6 +102,7 @@ class TurnTable:
 
 _TURN_COLUMNS: dict[str, tuple[type, Any]] = {
     "correct": (np.bool_, False),
+    "truncated": (np.bool_, False),
     "verdict": (np.int64, NO_VERDICT),
     "confidence": (np.float64, np.nan),
     "prompt_tokens": (np.int64, 0),

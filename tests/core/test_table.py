@@ -19,6 +19,7 @@ def test_columns_are_the_records() -> None:
     table, end = tables["toy"], tables["toy"].outcome
     assert (table.ids, table.length.tolist()) == (("p", "q"), [2, 1])
     assert table.correct.tolist() == [[True, False], [False, False]]
+    assert table.truncated.tolist() == [[False, True], [False, False]]
     assert table.verdict.tolist() == [[1, -1], [0, -2]]
     np.testing.assert_equal(table.confidence, [[0.9, 0.5], [0.1, np.nan]])
     assert table.prompt_tokens.tolist() == [[100, 200], [100, 0]]
