@@ -11,8 +11,10 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Generic, Literal, TypeVar, get_args
+
+import msgspec
 
 from svr_lightning.core.types import Ending, StopSignals, Verdict
 
@@ -304,10 +306,6 @@ RULES: Mapping[str, type[StopRule]] = {
 }
 
 
-_GONE = (("give_up", (None, 0)), ("fallback", ("last",)))
-"""Options of earlier recordings, with the values that had no effect."""
-
-
 def ending(rule: Rule[T] | None, turns: Sequence[T], max_turns: int) -> Ending | None:
     """How a trajectory of ``turns`` ends; None if it goes on.
 
@@ -383,16 +381,8 @@ def rule_from_config(evaluation: Mapping[str, Any]) -> StopRule:
     try:
         path = str(stop["class_path"])
         kind = RULES[path.rpartition(".")[2] if is_own(path) else path]
-        options = dict(stop.get("init_args", {}))
-        for name, off in _GONE:
-            if name in options and options[name] in off:
-                del options[name]
-        rule = kind(**options)
-        for field in fields(kind):  # type: ignore[arg-type]
-            wanted = (int, float) if isinstance(field.default, float) else type(field.default)
-            value = getattr(rule, field.name)
-            if not isinstance(value, wanted) or isinstance(value, bool) != (wanted is bool):
-                raise TypeError(field.name)
+        rule = kind(**stop.get("init_args", {}))
+        msgspec.convert(asdict(rule), kind)  # type: ignore[call-overload]  # refuses wrong types
         rule.check()
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"stop={stop!r} is no stopping rule") from error

@@ -7,6 +7,7 @@ package is therefore named by its class path, ``my_package.sorting.Sorting``.
 
 import importlib
 from collections.abc import Collection, Iterable
+from functools import cache
 from typing import Any
 
 from svr_lightning.tasks.base import Column, GradingError, Task
@@ -19,8 +20,6 @@ TASKS: dict[str, Task] = {task.name: task for task in (Countdown(), GSM8K(), Mat
 
 __all__ = ["TASKS", "Column", "GradingError", "Task", "get_task", "require_trusted"]
 
-_loaded: dict[str, Task] = {}
-
 
 def get_task(name: str) -> Task:
     """The task called ``name``: built in, or a class path.
@@ -30,17 +29,19 @@ def get_task(name: str) -> Task:
     """
     if name in TASKS:
         return TASKS[name]
-    cls = _find_class(name)
-    if name in _loaded and type(_loaded[name]) is cls:
-        return _loaded[name]
+    return _made(_find_class(name))
+
+
+@cache
+def _made(cls: type[Task]) -> Task:
+    """The task of a class, made once."""
+    own = f"{cls.__module__}.{cls.__qualname__}"
     try:
         task = cls()
     except Exception as error:  # the class is the user's own: it may raise anything
-        raise ValueError(f"task {name!r} cannot be made: {error}") from error
-    own, built_in = f"{cls.__module__}.{cls.__qualname__}", TASKS.get(task.name)
-    if task.name != own and type(built_in) is not cls:
+        raise ValueError(f"task {own!r} cannot be made: {error}") from error
+    if task.name != own and type(TASKS.get(task.name)) is not cls:
         raise ValueError(f"{own}: name = {task.name!r} does not lead to this class; leave it out")
-    _loaded[name] = _loaded[task.name] = task
     return task
 
 

@@ -183,7 +183,7 @@ def certificate(folder: Path, **changes: Any) -> svr.Certificate:
         "promises": [{"name": "pse", "limit": 0.1}],
         "confidence": 0.9,
         "certified": {"threshold": 0.9},
-        "rule": {"score": "confidence", "needs_correct": True, "fallback": "last"},
+        "rule": {"score": "confidence", "needs_correct": True},
         "max_turns": 4,
         "decoding": {"temperature": 0.0},
         **changes,

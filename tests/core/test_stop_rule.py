@@ -376,11 +376,6 @@ def test_a_rule_survives_its_configuration(rule: StopRule) -> None:
 
 def test_results_without_a_rule_have_the_papers_and_those_of_version_0_1_are_refused() -> None:
     assert rule_from_config({}) == Confident()
-    off = {
-        "class_path": "Confident",
-        "init_args": {"threshold": 0.9, "give_up": 0.0, "fallback": "last"},
-    }
-    assert rule_from_config({"stop": off}) == Confident(threshold=0.9)
     with pytest.raises(ValueError, match=r"gate: settings of version 0\.1; evaluate again"):
         rule_from_config({"threshold": 0.7, "gate": "joint"})
 
@@ -398,7 +393,8 @@ def test_results_without_a_rule_have_the_papers_and_those_of_version_0_1_are_ref
         {"stop": {"class_path": "RepeatedAnswer", "init_args": {"times": 2.5}}},
         {"stop": {"class_path": "RepeatedAnswer", "init_args": [2]}},
         {"stop": {"class_path": "Confident", "init_args": {"give_up": 0.3}}},
-        {"stop": {"class_path": "Confident", "init_args": {"fallback": "most_confident"}}},
+        {"stop": {"class_path": "Confident", "init_args": {"needs_correct": 1}}},
+        {"stop": {"class_path": "Confident", "init_args": {"threshold": True}}},
     ],
     ids=str,
 )

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import svr_lightning as svr
-from svr_lightning import tasks
 from svr_lightning.core.prompts import MATH_ROLE
 from svr_lightning.tasks import TASKS, get_task
 
@@ -53,7 +52,6 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (tmp_path / "echo_tasks.py").write_text(MODULE)
     (tmp_path / "raises.py").write_text("raise RuntimeError('no luck')")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(tasks, "_loaded", {})
     yield "echo_tasks"
     sys.modules.pop("echo_tasks", None)
 
