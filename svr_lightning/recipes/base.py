@@ -8,7 +8,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Literal
 
 from svr_lightning.core.credit import RewardScale
 from svr_lightning.core.losses import LossSpec
@@ -30,9 +29,6 @@ PLACE = "model.recipe.init_args"
 RewardFunction = Callable[[Sequence[ScoredTurn]], Sequence[Reward | float]]
 """From the [T] scored turns of one trajectory, with their texts and their problem, to a reward for
 each: named terms, or a number."""
-
-LossTurns = Literal["final", "all"]
-"""Which completions of a trajectory are optimised."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,22 +183,15 @@ class MultiTurn(Baseline):
 
     horizon: int = 3
     """Turns per trajectory."""
-    loss_turns: LossTurns = "all"
-    """Which turns are optimised: ``all`` turns, each as a separate sequence, or the ``final`` one.
-    The method may leave some out."""
 
     @property
     def samples_per_problem(self) -> int:
-        """Every optimised turn of every trajectory."""
-        return self.group_size * (self.horizon if self.loss_turns == "all" else 1)
+        """Every turn of every trajectory, each as a separate sequence; a method may use fewer."""
+        return self.group_size * self.horizon
 
     def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutFn]:
         """G chains."""
         return self.chains(problem, self.horizon)
-
-    def in_loss(self, turn: Turn) -> bool:
-        """Whether a turn is optimised."""
-        return self.loss_turns == "all" or turn.index == self.horizon
 
 
 def rewards_of(recipe: Recipe, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:

@@ -2,12 +2,11 @@
 
 Differs from GRPO in: half of the completions are drafts without gradient; the other half refines
 the draft with the highest reward, and is a group of its own. The prompt does not say that the
-draft is the best. Evaluation is single-turn or fixed-budget.
+draft is the best. Evaluation is single-turn.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from svr_lightning.core.credit import group_advantages
 from svr_lightning.core.seeds import START, SeedContext
@@ -26,8 +25,6 @@ class IGRPO(Baseline):
     """G, refinements per problem."""
     drafts: int = 12
     """Drafts per problem."""
-    evaluate: Literal["single", "fixed"] = "single"
-    """``single``: the answer to the question; ``fixed``: the last of all turns."""
 
     def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutFn]:
         """One program, since the refinements need all drafts."""
@@ -59,5 +56,5 @@ class IGRPO(Baseline):
         ]
 
     def stop_policy(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
-        """One turn, or with ``evaluate: fixed`` all of them."""
-        return super().stop_policy(1 if self.evaluate == "single" else max_turns, rule)
+        """One turn: the answer to the question."""
+        return super().stop_policy(1, rule)

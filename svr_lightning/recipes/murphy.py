@@ -59,7 +59,7 @@ class Murphy(MultiTurn):
         for n, open_parent in zip(nodes, parents, strict=True):
             solved.append(n.parent is not None and (open_parent is None or solved[open_parent]))
         credited = max_to_go(rewards, parents)
-        kept = [i for i, n in enumerate(nodes) if not solved[i] and self.in_loss(n.turn)]
+        kept = [i for i in range(len(nodes)) if not solved[i]]
         advantages = sibling_advantages(
             [credited[i] for i in kept],
             [(turns[i], nodes[i].parent) for i in kept],

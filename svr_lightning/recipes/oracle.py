@@ -4,27 +4,39 @@ Differs from GRPO in: SVR's horizon, solve reward, return and loss mask, with a 
 prompt where SVR has the self-check. Privileged: evaluation shows the labels too.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
-from svr_lightning.core.rewards import BaselineReward
-from svr_lightning.recipes.base import LossTurns
+from svr_lightning.core.credit import group_advantages
+from svr_lightning.core.rewards import BaselineReward, Reward
+from svr_lightning.core.types import Sample
+from svr_lightning.recipes.base import Group, MultiTurn, last_turn_samples
 from svr_lightning.recipes.dialogues import Dialogue
-from svr_lightning.recipes.grpo_mt import GRPOMT, ReturnOf
 from svr_lightning.recipes.labels import ScoreShown
 
 
 @dataclass(frozen=True, kw_only=True)
-class Oracle(GRPOMT):
+class Oracle(MultiTurn):
     """SVR's horizon, return and loss mask, with a label where SVR has the self-check."""
 
     reward_kind: BaselineReward = "solve"
     """SVR's solve reward and the answer's format; see :class:`Baseline`."""
-    loss_turns: LossTurns = "final"
-    """Which turns are optimised: the ``final`` one, as in SVR, or ``all``."""
-    return_of: ReturnOf = "mean"
-    """A trajectory's return: the mean over its turns, as in SVR, or the ``final`` turn's reward."""
 
     @property
     def dialogue(self) -> Dialogue:
         """The previous answer's score in each later prompt."""
         return ScoreShown()
+
+    @property
+    def samples_per_problem(self) -> int:
+        """The last turn of every trajectory."""
+        return self.group_size
+
+    def returns(self, rewards: Sequence[Sequence[Reward]]) -> list[float]:
+        """[G] the mean over the turns of each trajectory, as in SVR."""
+        return [fmean(turn.total for turn in turns) for turns in rewards]
+
+    def credit(self, group: Group) -> list[Sample]:
+        """The final completion of each trajectory, as in SVR."""
+        return last_turn_samples(group, group_advantages(group.returns, self.scale_rewards))

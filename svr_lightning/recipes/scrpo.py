@@ -15,34 +15,19 @@ from svr_lightning.core.prompts import analysis
 from svr_lightning.core.types import Problem, Sample, Turn
 from svr_lightning.recipes.base import Group, MultiTurn, check_range, sample_of
 from svr_lightning.recipes.dialogues import Dialogue, Neutral, Prompt, draft_of
-from svr_lightning.recipes.labels import oracle_state
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import Task
 
 ANALYSIS_OPEN, ANALYSIS_CLOSE = "<analysis>", "</analysis>"
 
 
-@dataclass(frozen=True)
 class Analysing(Neutral):
     """Later turns analyse the previous answer, then solve again."""
 
-    oracle_free: bool = True
-    """Whether prompts show no label; see :class:`ScRPO`."""
-
-    @property
-    def uses_labels(self) -> bool:
-        """Whether prompts show labels."""
-        return not self.oracle_free
-
     def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:
-        """Analysis of the previous answer, then a solution."""
-        style, turn = get_task(problem.task).style, turns[-1].index + 1
-        if self.oracle_free:
-            return analysis(style, problem.question, draft_of(turns[-1]), turn)
-        state = oracle_state(self, problem, turns[-1])
-        if state.correct:
-            return super().later(problem, turns)
-        return analysis(style, problem.question, state, turn)
+        """Analysis of the previous answer, which may be wrong, then a solution."""
+        style = get_task(problem.task).style
+        return analysis(style, problem.question, draft_of(turns[-1]), turns[-1].index + 1)
 
     def formats(self, task: Task, text: str) -> tuple[float, float]:
         """The task's format score of the text without the analysis."""
@@ -53,9 +38,6 @@ class Analysing(Neutral):
 class ScRPO(MultiTurn):
     """Self-correction relative policy optimisation on chains."""
 
-    oracle_free: bool = True
-    """Prompts say of every draft that it may be wrong. False names the wrong ones and shows labels,
-    in evaluation too; correct drafts then have the neutral prompt."""
     min_variance: float = 0.05
     """tau: corrections are optimised where p (1 - p) is at least this, p being the share of right
     first answers."""
@@ -68,7 +50,7 @@ class ScRPO(MultiTurn):
     @property
     def dialogue(self) -> Dialogue:
         """Prompts for an analysis and a solution."""
-        return Analysing(self.oracle_free)
+        return Analysing()
 
     def credit(self, group: Group) -> list[Sample]:
         """First answers as in GRPO, then the corrections that beat their group's mean."""
@@ -83,8 +65,7 @@ class ScRPO(MultiTurn):
             ]
             advantages = group_advantages([reward for _, reward in eligible], self.scale_rewards)
             for (turn, _), advantage in zip(eligible, advantages, strict=True):
-                if self.in_loss(turn):
-                    samples += self.optimised(turn, group.problem, advantage)
+                samples += self.optimised(turn, group.problem, advantage)
         return samples
 
     def hard_enough(self, group: Group) -> bool:

@@ -47,8 +47,6 @@ def test_the_long_output_safeguard_is_a_term_of_each_turn_and_off_by_default() -
     assert group.returns == (-0.5, 0.5)  # of the last turns, which the return covers
     ((group,), _) = play(replace(limited, soft_max_length=25), rows)
     assert group.returns == (-1.75, -0.75)  # beyond soft_max_length it goes on falling
-    mean = replace(limited, return_of="mean")
-    assert play(mean, rows)[0][0].returns == (0.0, 0.0)
 
 
 def test_optimising_some_completions_keeps_their_advantages_among_all() -> None:
@@ -72,14 +70,6 @@ def test_grpo_mt_gives_all_turns_the_advantage_of_their_trajectory() -> None:
     samples = recipe.credit(group)
     assert advantages(samples) == pytest.approx([PAIR] * 3 + [-PAIR] * 3)
     assert texts(samples) == [WRONG, WRONG, RIGHT, RIGHT, RIGHT, WRONG]
-    last = GRPOMT(group_size=2, reward_kind="binary", loss_turns="final").credit(group)
-    assert texts(last) == [RIGHT, WRONG]
-
-
-def test_grpo_mt_can_return_the_mean_over_turns() -> None:
-    recipe = GRPOMT(group_size=2, reward_kind="binary", return_of="mean")
-    ((group,), _) = play(recipe, scripts("WWR", "RRW"))
-    assert group.returns == pytest.approx((1 / 3, 2 / 3))
 
 
 def test_the_oracle_averages_the_solve_reward_and_trains_the_last_turn() -> None:

@@ -296,7 +296,7 @@ TWO: dict[str, tuple[type[Recipe], dict[str, Any], tuple[str, ...]]] = {
     "murphy_tree": (Murphy, {"horizon": 1, "shape": "tree"}, ("RW",)),
     "mlmt_rl": (MLMTRL, {}, ("WWR", "WWW")),
     "scrpo": (ScRPO, {"horizon": 1}, ("R", "W")),
-    "oracle": (Oracle, {"horizon": 2, "return_of": "final"}, ("WR", "WW")),
+    "oracle": (Oracle, {"horizon": 1}, ("R", "W")),
 }
 """Of each recipe two that learn, a right one and a wrong one."""
 

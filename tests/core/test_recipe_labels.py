@@ -16,8 +16,8 @@ from svr_lightning.tasks import get_task
 from tests.recipes import RECIPES, Actors, Write, each_recipe, mixed, play
 from tests.scripted import ORDERS, exam
 
-PRIVILEGED = {"scrpo_labels", "oracle"}
-CHOOSES_BY_LABEL = {"igrpo", "igrpo_fixed", "murphy_tree"}
+PRIVILEGED = {"oracle"}
+CHOOSES_BY_LABEL = {"igrpo", "murphy_tree"}
 """Their prompts show no label, but in training a label chooses the draft that a prompt shows."""
 
 
@@ -101,4 +101,4 @@ def test_only_the_named_recipes_can_know_a_label_before_a_rollout_ends() -> None
         }
         if imports & {"svr_lightning.recipes.labels", "OracleState"}:
             found.add(file.stem)
-    assert found == {"igrpo", "labels", "murphy", "oracle", "scrpo"}
+    assert found == {"igrpo", "labels", "murphy", "oracle"}
