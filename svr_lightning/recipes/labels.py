@@ -1,8 +1,7 @@
 """Labels during a rollout. Only recipes that import this file can read a label before its end.
 
-Privileged dialogues show them in prompts, in evaluation too: the oracle-guided reference, and ScRPO
-with ``oracle_free: false``. iGRPO and Murphy's tree choose by
-label, in training alone, which draft is refined.
+Privileged dialogues show them in prompts, in evaluation too: the oracle-guided reference does.
+iGRPO and Murphy's tree choose by label, in training alone, which draft is refined.
 """
 
 from collections.abc import Sequence
