@@ -1,18 +1,14 @@
-"""Atomic file writes, journals that survive a kill, and JSON that every reader accepts."""
+"""Atomic file writes, and JSON that every reader accepts."""
 
 import json
 import math
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from svr_lightning.errors import did_you_mean, require
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 def config_file(given: str) -> Path:
@@ -91,52 +87,6 @@ def write_aside(path: Path, parts: Iterable[str]) -> Path:
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Write ``value`` as indented JSON; see :func:`to_json`."""
     write_file(path, [to_json(value, indent=2), "\n"])
-
-
-class LineJournal(ABC, Generic[K, V]):
-    """A file with a line for each entry, so that work continues where a process was killed.
-
-    Every line is handed to the system in one piece before its entry is used. A torn last line,
-    which a kill leaves, is cut off.
-
-    Args:
-        path: of the file; it and its folder are made if need be.
-        head: the first line; a file that begins otherwise starts over.
-    """
-
-    def __init__(self, path: Path, head: bytes = b"") -> None:
-        self.path = path
-        self.entries: dict[K, V] = {}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        content = path.read_bytes() if path.exists() else b""
-        same = content.startswith(head)
-        whole = len(head) if same else 0
-        lines = content[whole:].splitlines(keepends=True) if same else []
-        for number, line in enumerate(lines, start=1):
-            entry = self.read(line, number) if line.endswith(b"\n") else None
-            if entry is None:
-                break
-            self.entries[entry[0]] = entry[1]
-            whole += len(line)
-        self._stream = path.open("ab", buffering=0)
-        self._stream.truncate(whole)
-        if not whole:
-            self._stream.write(head)
-
-    @abstractmethod
-    def read(self, line: bytes, number: int) -> tuple[K, V] | None:
-        """The key and the entry of a whole line, counted from 1; None ends what is trusted."""
-
-    def write(self, line: bytes, key: K, entry: V) -> None:
-        """Append an entry as a line; it survives the end of this process."""
-        if self._stream.write(line) != len(line):
-            raise OSError(f"{self.path} could not be written to its end; is the disk full?")
-        self.entries[key] = entry
-
-    def discard(self) -> None:
-        """Remove the file; what it was for is on disk."""
-        self._stream.close()
-        self.path.unlink(missing_ok=True)
 
 
 def to_json(value: Any, indent: int | None = None) -> str:

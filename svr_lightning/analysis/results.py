@@ -18,7 +18,7 @@ from svr_lightning.analysis.records import SampleRecord, unique
 from svr_lightning.analysis.table import TurnTable, turn_tables
 from svr_lightning.core.stopping import StopRule, rule_from_config
 from svr_lightning.errors import ConfigError, require
-from svr_lightning.files import LineJournal, to_json, write_aside, write_file
+from svr_lightning.files import to_json, write_aside, write_file
 from svr_lightning.tasks import TASKS, get_task
 
 SAMPLES = "samples.jsonl"
@@ -266,33 +266,58 @@ def package_versions() -> dict[str, str]:
 # --- the journal --------------------------------------------------------------------------------
 
 
-class Journal(LineJournal[tuple[str, str], SampleRecord]):
+class Journal:
     """The finished problems of one process, so that a killed evaluation continues where it was.
 
     The first line of the file is a fingerprint of all that decides a record; every other line is
-    the record of one problem, by data set and id. A journal of another fingerprint starts over, and
-    everything from the first line that is not a record is ignored.
+    the record of one problem. A journal of another fingerprint starts over. Every line is handed to
+    the system in one piece before its record is used; everything from the first line that is not a
+    record, such as the torn one that a kill leaves, is cut off.
 
     Args:
-        path: of the file.
+        path: of the file; it and its folder are made if need be.
         fingerprint: equal if and only if the same evaluation would give the same records.
     """
 
     def __init__(self, path: Path, fingerprint: str) -> None:
-        super().__init__(path, json.dumps({"fingerprint": fingerprint}).encode() + b"\n")
+        self.path = path
+        self.entries: dict[tuple[str, str], SampleRecord] = {}
+        """By data set and problem id."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        head = json.dumps({"fingerprint": fingerprint}).encode() + b"\n"
+        content = path.read_bytes() if path.exists() else b""
+        same = content.startswith(head)
+        whole = len(head) if same else 0
+        for line in content[whole:].splitlines(keepends=True) if same else []:
+            record = _whole_record(line)
+            if record is None:
+                break
+            self.entries[record.key] = record
+            whole += len(line)
+        self._stream = path.open("ab", buffering=0)
+        self._stream.truncate(whole)
+        if not whole:
+            self._stream.write(head)
 
     def done(self, dataset: str) -> dict[str, SampleRecord]:
         """Records of a data set by problem id."""
         return {name: r for (found, name), r in self.entries.items() if found == dataset}
 
     def append(self, record: SampleRecord) -> None:
-        """Write a record down."""
-        self.write(record.line.encode("ascii"), record.key, record)
+        """Write a record down; it survives the end of this process."""
+        line = record.line.encode("ascii")
+        if self._stream.write(line) != len(line):
+            raise OSError(f"{self.path} could not be written to its end; is the disk full?")
+        self.entries[record.key] = record
 
-    def read(self, line: bytes, number: int) -> tuple[tuple[str, str], SampleRecord] | None:
-        """The record of a line by its key; None for anything else."""
-        try:
-            record = SampleRecord.from_json(json.loads(line))
-        except (ValueError, RecursionError):
-            return None
-        return record.key, record
+    def discard(self) -> None:
+        """Remove the file; what it was for is on disk."""
+        self._stream.close()
+        self.path.unlink(missing_ok=True)
+
+
+def _whole_record(line: bytes) -> SampleRecord | None:
+    try:
+        return SampleRecord.from_json(json.loads(line)) if line.endswith(b"\n") else None
+    except (ValueError, RecursionError):
+        return None

@@ -51,8 +51,6 @@ class TextOutput:
 
     id: int
     completion: RemoteCompletion
-    recalled: bool = False
-    """Taken from a journal, without generation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

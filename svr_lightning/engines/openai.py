@@ -1,18 +1,9 @@
-"""A server that speaks the OpenAI chat-completions protocol: requests to it, and it as an engine.
+"""A server that speaks the OpenAI chat-completions protocol: its requests, and an engine."""
 
-Answers are kept in a journal, if there is one, before they are used, so that an interrupted
-evaluation does not ask for them again.
-"""
-
-import hashlib
-import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any
-
-from msgspec import convert
 
 from svr_lightning.core.types import Decoding, Message, RemoteCompletion
 from svr_lightning.engines.base import Refusal, Request, TextOutput
@@ -20,9 +11,7 @@ from svr_lightning.engines.chat_answers import ServerError, read_answer
 from svr_lightning.engines.connections import Connections, Retries, check_url, read_key
 from svr_lightning.engines.in_flight import RemoteEngine
 from svr_lightning.errors import ConfigError, require
-from svr_lightning.files import LineJournal
 
-ANSWERS = "answers.jsonl"
 DEFAULT_KEY = "OPENAI_API_KEY"
 REFUSALS = 8
 """Number of refused requests before the first answer that stops the run."""
@@ -76,32 +65,6 @@ def check_fields(fields: Any, option: str) -> Fields:
     return dict(fields)
 
 
-def request_key(body: Mapping[str, Any], seed: int) -> str:
-    """A key of a request with all its content and its seed, even if that is not sent."""
-    content = json.dumps({**body, "seed": seed}, sort_keys=True)
-    return hashlib.sha256(content.encode("ascii")).hexdigest()
-
-
-class AnswerJournal(LineJournal[str, RemoteCompletion]):
-    """Answers by request key; a line that is none is a :class:`ConfigError` that names it."""
-
-    def add(self, key: str, answer: RemoteCompletion) -> None:
-        """Keep an answer."""
-        line = json.dumps({"key": key, **asdict(answer)})
-        self.write(line.encode("ascii") + b"\n", key, answer)
-
-    def read(self, line: bytes, number: int) -> tuple[str, RemoteCompletion]:
-        """The answer of a line with its request key."""
-        try:
-            fields = json.loads(line)
-            return str(fields["key"]), convert(fields, RemoteCompletion)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ConfigError(
-                f"{self.path}, line {number}: no answer of a server; remove the line, or the file "
-                "to start over"
-            ) from error
-
-
 class OpenAIEngine(RemoteEngine):
     """Asks a server for completions. For evaluation only: it returns no token ids.
 
@@ -153,11 +116,19 @@ class OpenAIEngine(RemoteEngine):
         self.retries = Retries(tries=tries, first_delay=first_delay, timeout=timeout)
         self.logprobs = logprobs
         self.fields: Fields = check_fields(fields or {}, "model.engine.fields")
-        self.journal: AnswerJournal | None = None
         self.chat_template_kwargs: Mapping[str, Any] = {}
         self.api_key()  # a variable that is not set is reported before any data is read
-        self._recalled: list[TextOutput] = []
         self._answered = self._refused = 0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What decides its completions, as far as it is known here."""
+        return {
+            "base_url": self.base_url,
+            "model_name": self.model_name,
+            "logprobs": self.logprobs,
+            "fields": self.fields,
+        }
 
     def api_key(self) -> str | None:
         """The key, read where it is used; see :func:`read_key`."""
@@ -181,13 +152,8 @@ class OpenAIEngine(RemoteEngine):
             logprobs=self.logprobs,
             fields=self.fields,
         )
-        key = request_key(body, request.seed)
-        known = None if self.journal is None else self.journal.entries.get(key)
-        if known is not None:
-            self._recalled.append(TextOutput(id=request.id, completion=known, recalled=True))
-            return
         ask = self.loop().start_task_soon
-        self._running[request.id] = ask(self._complete, body, request.seed, key)
+        self._running[request.id] = ask(self._complete, body, request.seed)
 
     def step(self) -> list[TextOutput | Refusal]:
         """Wait until at least one request has ended.
@@ -195,15 +161,7 @@ class OpenAIEngine(RemoteEngine):
         Raises:
             ConfigError: if the server is gone, rejects the key, or refuses every request.
         """
-        ended: list[TextOutput | Refusal] = [*self._recalled]
-        self._recalled.clear()
-        answers = self.take(wait=not ended)
-        return ended + [self._result(number, answer) for number, answer in answers]
-
-    def cancel(self) -> None:
-        """Cancel all requests and close the connections."""
-        self._recalled.clear()
-        self.sleep()
+        return [self._result(number, answer) for number, answer in self.take(wait=True)]
 
     def connect(self) -> Connections:
         """Connections with the key."""
@@ -220,30 +178,24 @@ class OpenAIEngine(RemoteEngine):
             return TextOutput(id=number, completion=answer)
         self._refused += 1
         # One prompt may be too long. If all are refused, the requests are wrong.
-        answered = self._answered or (self.journal is not None and self.journal.entries)
-        if self._refused >= REFUSALS and not answered:
+        if self._refused >= REFUSALS and not self._answered:
             raise ConfigError(
                 f"{self.base_url} completed none of the first {self._refused} prompts: "
                 f"{answer}; change what it objects to"
             )
         return Refusal(id=number, reason=answer)
 
-    async def _complete(
-        self, body: Mapping[str, Any], seed: int, key: str
-    ) -> RemoteCompletion | str:
-        """The answer, kept in the journal, or the reason why this request cannot have one.
+    async def _complete(self, body: Mapping[str, Any], seed: int) -> RemoteCompletion | str:
+        """The answer, or the reason why this request cannot have one.
 
         Raises:
             ConfigError: if no request can have one.
         """
         read = partial(read_answer, key=self.api_key())
         try:
-            answer = await self._http.exchange(self.base_url + PATH, body, read, seed)
+            return await self._http.exchange(self.base_url + PATH, body, read, seed)
         except ServerError as error:
             return self._reason(error)
-        if self.journal is not None:
-            self.journal.add(key, answer)
-        return answer
 
     def _reason(self, error: ServerError) -> str:
         """Why one problem has no answer.
@@ -251,14 +203,14 @@ class OpenAIEngine(RemoteEngine):
         Raises:
             ConfigError: if none can have one.
         """
-        tries, kept = f"in {error.tries} tries, the last time: {error}", ""
+        tries = f"in {error.tries} tries, the last time: {error}"
         if error.status == 200:
             return tries if error.temporary else str(error)
-        if self.journal is not None:
-            answers = f"the {len(self.journal.entries)} answers in {self.journal.path}"
-            kept = f": {answers} are not asked again"
         if error.temporary:
-            fault = f"did not answer {tries}. Start the server again and repeat the command{kept}"
+            fault = (
+                f"did not answer {tries}. Start the server again and repeat the command, which "
+                "continues after the finished problems"
+            )
         elif 400 <= error.status < 500 and error.status not in (401, 403, 404):
             return f"the server refuses it: {error}"
         else:

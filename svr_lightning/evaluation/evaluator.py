@@ -29,7 +29,7 @@ from svr_lightning.core.types import (
 )
 from svr_lightning.display import Progress, name_some
 from svr_lightning.engines.base import Engine
-from svr_lightning.engines.openai import ANSWERS, AnswerJournal, OpenAIEngine
+from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.errors import require
 from svr_lightning.evaluation.adaptive import error_record, trajectory_record
 from svr_lightning.evaluation.config import EvaluationConfig
@@ -48,8 +48,7 @@ class Evaluator:
     """Adaptive inference, from problems to files.
 
     An evaluation is :meth:`begin`, then :meth:`solve` for each data set, then :meth:`finish`. After
-    an interruption it does not repeat finished work: with a local engine records are journaled,
-    with a server its answers.
+    an interruption it does not repeat finished problems, whose records are journaled.
 
     Args:
         engine: samples completions.
@@ -95,7 +94,7 @@ class Evaluator:
         self._folder, self._every_turn = root, False
         self._sampling: Sampling = sampling or self._as_it_is
         self._gather = gather
-        self._journal: Journal | AnswerJournal | None = None
+        self._journal: Journal | None = None
         if isinstance(engine, OpenAIEngine):
             engine.chat_template_kwargs = dict(chat_template_kwargs or {})
 
@@ -112,21 +111,17 @@ class Evaluator:
         Args:
             name: of its folder.
             step: the optimizer step of the weights, which seeds the draws.
-            fingerprint: equal if and only if the records would be equal; None keeps no journal of
-                records.
+            fingerprint: equal if and only if the records would be equal; None keeps no journal.
             every_turn: also record the turns after a stop, up to T_max, for replays of other
                 rules. Results do not count them.
         """
         self.records, self.step, self._every_turn = [], step, every_turn
         self._folder = folder = self.root / "eval" / name
-        if isinstance(self.engine, OpenAIEngine):
-            self._journal = self.engine.journal = AnswerJournal(folder / ANSWERS)
-        elif fingerprint is not None:
+        if fingerprint is not None:
             self._journal = Journal(folder / f".journal-{self.rank}.jsonl", fingerprint)
         if self._journal is not None and self._journal.entries:
-            what = "answers" if isinstance(self._journal, AnswerJournal) else "problems"
             rank_zero_info(
-                f"continuing after {len(self._journal.entries)} {what} of an earlier start; "
+                f"continuing after {len(self._journal.entries)} problems of an earlier start; "
                 f"remove {self._journal.path} to start over"
             )
 
@@ -171,7 +166,7 @@ class Evaluator:
         """
         if not problems:
             return []
-        done = self._journal.done(dataset) if isinstance(self._journal, Journal) else {}
+        done = self._journal.done(dataset) if self._journal is not None else {}
         records = {p.id: done[p.id] for p in problems if p.id in done}
         fitting = []
         for problem in problems:
@@ -231,7 +226,7 @@ class Evaluator:
         return self.renderer.token_scores(completion, reading)
 
     def _kept(self, record: SampleRecord) -> SampleRecord:
-        if isinstance(self._journal, Journal):
+        if self._journal is not None:
             self._journal.append(record)
         return record
 

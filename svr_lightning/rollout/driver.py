@@ -245,9 +245,6 @@ def completion_of(renderer: Renderer, prompt_ids: Sequence[int], output: Output)
 
 
 def _generated_tokens(output: Output | TextOutput | Refusal) -> int:
-    """How many tokens were sampled now; those of a journal took no time."""
     if isinstance(output, Output):
         return len(output.token_ids)
-    if isinstance(output, TextOutput) and not output.recalled:
-        return output.completion.completion_tokens
-    return 0
+    return output.completion.completion_tokens if isinstance(output, TextOutput) else 0

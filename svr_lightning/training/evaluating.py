@@ -301,17 +301,21 @@ class PolicyModule(LightningModule):
             },
         }
 
-    def record_fingerprint(self, split: Split) -> str | None:
-        """A digest of all that determines a record; None if the engine has its own journal."""
-        if not self.in_process:
-            return None
+    def record_fingerprint(self, split: Split) -> str:
+        """A digest of all that determines a record, as far as it is known of a server."""
         policy = self.policy_config
         sources = zip(self.data.sources[split], self.data.problems(split), strict=True)
+        sampled: dict[str, Any] = {"server": getattr(self.engine, "settings", None)}
+        if self.in_process:
+            sampled = {
+                "weights": weights_fingerprint(self.policy.state_dict()),
+                "dtype": self.serving.engine.dtype,
+                "chat_template": self.renderer.tokenizer.chat_template,
+            }
         facts = {
-            "weights": weights_fingerprint(self.policy.state_dict()),
+            **sampled,
             **({} if policy.lora is None else {"lora": asdict(policy.lora)}),
             "prompts": [
-                self.renderer.tokenizer.chat_template,
                 policy.chat_template_kwargs,
                 policy.max_prompt_tokens,
                 policy.max_model_len,
@@ -322,7 +326,7 @@ class PolicyModule(LightningModule):
             "rule": repr(self.evaluator.rule),
             "draws": [self.seed, self.global_step],
             "recipe": repr(self.recipe),
-            "engine": [type(self.engine).__name__, self.serving.engine.dtype],
+            "engine": type(self.engine).__name__,
             "versions": package_versions(),
         }
         text = json.dumps(facts, sort_keys=True, default=str)

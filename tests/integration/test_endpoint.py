@@ -11,7 +11,7 @@ from svr_lightning.core.prompts import first_turn_messages
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.core.types import Problem
-from svr_lightning.engines.openai import ANSWERS, AnswerJournal, OpenAIEngine
+from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.tasks import get_task
@@ -28,7 +28,7 @@ def remote(
     evaluation: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Evaluator:
-    """An evaluator on a server, begun; its answers are in ``root / "answers.jsonl"``."""
+    """An evaluator on a server, begun, with its journal under ``root``."""
     options = {"first_delay": 0.001, "timeout": 20.0, **settings}
     url = server if isinstance(server, str) else server.url
     config = {"temperature": 0.0, "max_completion_tokens": 30, **(evaluation or {})}
@@ -40,12 +40,8 @@ def remote(
         root=root,
         **config,
     )
-    found.begin("toy")
+    found.begin("toy", fingerprint="f")
     return found
-
-
-def answers(root: Path) -> Path:
-    return root / "eval" / "toy" / ANSWERS
 
 
 def evaluate(
@@ -210,39 +206,23 @@ def test_a_server_that_refuses_everything_is_asked_wrongly(tmp_path: Path) -> No
     assert len(server.bodies) == 8
 
 
-def test_a_server_that_dies_costs_no_answer(tmp_path: Path) -> None:
+def test_a_server_that_dies_costs_no_finished_problem(tmp_path: Path) -> None:
     def dying(body: dict[str, Any], number: int) -> Reply:
         return unsure(body) if number <= 3 else Reply(b"", drop=True)
 
     with ChatServer(dying) as server:
-        with pytest.raises(ConfigError, match=r"did not answer in 2 tries.* the 3 answers in"):
+        with pytest.raises(ConfigError, match=r"did not answer in 2 tries.* the finished problems"):
             evaluate(server, tmp_path, concurrency=1, tries=2)
         assert len(server.bodies) == 5
-    with pytest.raises(ConfigError, match=r"ConnectError.* the 3 answers in"):
+    with pytest.raises(ConfigError, match=r"ConnectError"):
         evaluate(server.url, tmp_path, tries=2)
     with ChatServer(unsure) as again:
         records = evaluate(again, tmp_path)
-        assert len(again.bodies) == 3  # of six
+        assert len(again.bodies) == 4  # of six
         assert evaluate(again, tmp_path) == records
-        assert len(again.bodies) == 3
+        assert len(again.bodies) == 4
     with ChatServer(unsure) as healthy:
         assert evaluate(healthy, tmp_path / "other") == records
-
-
-def test_a_torn_line_of_the_answers_is_asked_for_again_and_a_foreign_one_is_named(
-    tmp_path: Path,
-) -> None:
-    with ChatServer(unsure) as server:
-        records = evaluate(server, tmp_path)
-        whole = (answers(tmp_path)).read_bytes()
-        (answers(tmp_path)).write_bytes(whole[:-40])
-        assert evaluate(server, tmp_path) == records
-        assert len(server.bodies) == 7
-    lines = (answers(tmp_path)).read_bytes().splitlines()
-    assert sorted(lines) == sorted(whole.splitlines())
-    (answers(tmp_path)).write_bytes(b"\n".join([lines[0], b'{"id": 3}', *lines[2:], b""]))
-    with pytest.raises(ConfigError, match=r"answers.jsonl, line 2: no answer of a server"):
-        AnswerJournal(answers(tmp_path))
 
 
 @pytest.mark.parametrize(
