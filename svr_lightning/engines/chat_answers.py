@@ -25,13 +25,15 @@ _OTHER_CLOSE = re.compile(
     re.IGNORECASE,
 )
 """What ends the reasoning of other models, where a server leaves it in the content."""
-_CUT = {"length", "max_tokens", "max_length", "max_output_tokens", "model_length", "token_limit"}
-"""Words for a completion that reached a limit, in small letters."""
-_REFUSED = {"content_filter", "refusal", "safety", "recitation", "prohibited_content", "blocklist"}
-_FAILED = {"error", "abort", "aborted", "cancelled", "insufficient_system_resource"}
-_SPOKEN = ("text", "content", "output_text")
+_CUT = re.compile(r"length|limit|max.*token|context|incomplete|truncat")
+"""In the words for a completion that reached a limit, in small letters."""
+_REFUSED = re.compile(
+    r"filter|refus|safety|recitation|prohibited|blocklist|spii|guardrail|sensitive|toxic"
+)
+_FAILED = re.compile(r"error|abort|cancel|timeout|insufficient")
+_SPOKEN = ("text", "content", "output_text", "value")
 """Fields of a part that hold text, or further parts."""
-_THOUGHT = ("thinking", "reasoning", "reasoning_content", "reasoning_text", "summary")
+_THOUGHT = ("thinking", "thought", "reasoning", "reasoning_content", "reasoning_text", "summary")
 """Fields of a part, and types of parts, that hold reasoning."""
 
 
@@ -42,6 +44,7 @@ class _Message(Struct):
     thinking: Any = None
     refusal: Any = None
     tool_calls: Any = None
+    function_call: Any = None
 
 
 class _Choice(Struct):
@@ -95,24 +98,26 @@ def read_completion(answer: Any, key: str | None = None) -> RemoteCompletion:
     except (ValidationError, RecursionError) as error:
         raise _no_completion(answer, key) from error
     reason = str(choice.finish_reason).casefold()
-    if choice.error or reason in _FAILED:
+    cut, refuses = bool(_CUT.search(reason)), bool(_REFUSED.search(reason))
+    if choice.error or (_FAILED.search(reason) and not (cut or refuses)):
         said, code, status = error_in({"error": choice.error or f"it ended with {reason}"}, key)
         raise _of_answer(said, code, status)
-    if message.content and not (pieces or refusal or message.tool_calls):
+    called = message.tool_calls or message.function_call
+    if message.content and not (pieces or refusal or called):
         raise _no_completion(answer, key)
     content = "".join(text for thought, text in pieces if not thought)
     completion = RemoteCompletion(
-        text=whole("".join(t for thought, t in [*thoughts, *pieces] if thought), content, reason),
-        finish_reason=FinishReason.LENGTH if reason in _CUT else FinishReason.STOP,
+        text=whole("".join(t for thought, t in [*thoughts, *pieces] if thought), content, cut),
+        finish_reason=FinishReason.LENGTH if cut else FinishReason.STOP,
         prompt_tokens=_count(found.usage, "prompt_tokens", "input_tokens"),
         completion_tokens=_count(found.usage, "completion_tokens", "output_tokens"),
         tokens=_tokens(choice.logprobs),
     )
-    if reason in _REFUSED or (refusal and not content):
+    if refuses or (refusal and not content.strip()):
         words = refusal or content or f"the server ended it with {reason!r}"
         refused = replace(completion, text=words)
         raise ServerError(f"the model refuses: {one_line(words)}", status=200, refusal=refused)
-    if message.tool_calls and not completion.text:
+    if called and not completion.text:
         raise ServerError("the model calls a tool, and none was offered", status=200)
     return completion
 
@@ -138,9 +143,11 @@ def _pieces(content: Any, thought: bool = False) -> Iterator[tuple[bool, str]]:
         for part in content:
             yield from _pieces(part, thought)
     elif isinstance(content, dict):
-        thinks = thought or any(word in str(content.get("type")) for word in _THOUGHT)
+        marked = content.get("thought") is True  # Gemini
+        thinks = thought or marked or any(word in str(content.get("type")) for word in _THOUGHT)
         for name in (*_THOUGHT, *_SPOKEN):
-            yield from _pieces(content.get(name), thinks or name in _THOUGHT)
+            if not isinstance(content.get(name), bool):
+                yield from _pieces(content.get(name), thinks or name in _THOUGHT)
     elif content is not None:
         raise ValidationError(f"a {type(content).__name__} instead of text")
 
@@ -161,7 +168,7 @@ def _tokens(logprobs: Any) -> tuple[tuple[str, float], ...]:
         return ()
 
 
-def whole(reasoning: str, content: str, reason: str = "") -> str:
+def whole(reasoning: str, content: str, cut: bool = False) -> str:
     """The completion as the policy wrote it, with reasoning that the server separated.
 
     SPEC rule 1: a ``<think>`` that the template opened belongs to the text.
@@ -174,7 +181,7 @@ def whole(reasoning: str, content: str, reason: str = "") -> str:
         left_open = closes >= 0 and not 0 <= opens < closes
         return f"{_THINK_OPEN}\n{content}" if left_open else content
     thought = f"{_THINK_OPEN}\n" + reasoning.removeprefix("\n")
-    if not content and reason in _CUT:
+    if not content and cut:
         return thought  # cut off in mid-thought
     return f"{thought}{_THINK_CLOSE}\n" + content.removeprefix("\n")
 
@@ -239,19 +246,21 @@ def error_in(answer: Any, key: str | None = None) -> tuple[str, str | None, int]
     if isinstance(answer, list) and len(answer) == 1:  # Gemini
         answer = answer[0]
     fields = answer if isinstance(answer, dict) else {}
-    error = fields.get("error") or ({} if "choices" in fields else fields)
+    error = fields.get("error")
+    if not error or isinstance(error, bool):
+        error = {} if "choices" in fields else fields
     code = None
     if isinstance(error, dict):
         code = error.get("code") or error.get("type")
         found = error.get("message") or error.get("detail")
         is_error = error is not fields or fields.get("object") == "error" or "detail" in fields
         if not isinstance(found, str):
-            found = json.dumps(found or error) if is_error and error else text
+            found = json.dumps(found or error, default=str) if is_error and error else text
     else:
-        found = error if isinstance(error, str) else json.dumps(error)
+        found = error if isinstance(error, str) else json.dumps(error, default=str)
     # The key goes first: what is left of one that the line cuts could not be found.
     message = one_line(found.replace(key, "[key]") if key else found)
-    status = code if type(code) is int and 400 <= code < 600 else 0
+    status = int(str(code)) if re.fullmatch(r"[45]\d\d", str(code)) else 0
     return message, None if code is None else one_line(code), status
 
 
@@ -264,6 +273,8 @@ def _no_completion(answer: Any, key: str | None) -> ServerError:
     came = kind.get(type(answer), type(answer).__name__)
     if isinstance(answer, dict) and answer:
         came += " with " + ", ".join(map(str, answer))
+        if not answer.get("choices"):  # its own words may tell
+            came += f": {error_in({'error': answer}, key)[0]}"
     return _unreadable(came)
 
 

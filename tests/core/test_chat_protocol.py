@@ -71,6 +71,11 @@ def part(kind: str, **fields: Any) -> dict[str, Any]:
             "stop",
             "b",
         ),
+        (
+            {"content": [{"text": "a", "thought": True}, {"text": {"value": "b"}}]},
+            "stop",
+            "<think>\na</think>\nb",
+        ),
     ],
 )
 def test_reasoning_stands_before_the_content_as_the_policy_wrote_it(
@@ -84,6 +89,8 @@ def test_reasoning_stands_before_the_content_as_the_policy_wrote_it(
     [
         *((one, False) for one in ("stop", "eos", "eos_token", "STOP", "end_turn", None, "else")),
         *((one, True) for one in ("length", "max_tokens", "MAX_TOKENS", "model_length")),
+        *((one, True) for one in ("maxTokens", "max_new_tokens", "ERROR_LIMIT", "incomplete")),
+        *((one, True) for one in ("model_context_window_exceeded", "FinishReason.MAX_TOKENS")),
     ],
 )
 def test_a_completion_ends_with_many_words_of_which_some_mean_a_limit(
@@ -117,6 +124,8 @@ def test_a_usage_that_says_nothing_is_not_known(usage: Any, counts: tuple[int, i
         (answer({"content": "I cannot."}, "refusal"), "I cannot."),
         (answer({"content": None}, "content_filter"), "the server ended it with 'content_filter'"),
         (answer({"content": ""}, "SAFETY"), "the server ended it with 'safety'"),
+        (answer({"content": ""}, "sensitive"), "the server ended it with 'sensitive'"),
+        (answer({"content": " ", "refusal": "I cannot."}), "I cannot."),
     ],
 )
 def test_a_refusal_keeps_its_words_and_its_tokens(body: bytes, words: str) -> None:
@@ -141,6 +150,10 @@ def test_a_refusal_keeps_its_words_and_its_tokens(body: bytes, words: str) -> No
         ({"choices": [{"message": {"content": ""}, "finish_reason": "error",
                        "error": {"code": 502, "message": "gone"}}]}, "gone (502)", "502", 502),
         ({"choices": [], "error": {"message": "hm"}}, "hm", None, 200),
+        ({"error": True, "message": "hm"}, "hm", None, 200),
+        ({"error": {"message": "slow down", "code": "429"}}, "slow down (429)", "429", 429),
+        ({"choices": [{"message": {"content": ""}, "finish_reason": "network_error"}]},
+         "it ended with network_error", None, 200),
     ],
 )  # fmt: skip
 def test_an_error_in_an_answer_is_the_servers_own_message_code_and_status(
@@ -165,6 +178,8 @@ def test_an_error_in_an_answer_is_the_servers_own_message_code_and_status(
         (b'"text"', "text"),
         (b'{"choices": []}', "an object with choices"),
         (b'{"model": "m", "message": {"content": "x"}, "done": true}', "with model, message, done"),
+        (b'{"base_resp": {"status_msg": "login fail"}, "choices": null}', "login fail"),
+        (b'{"success": false, "errors": [{"message": "no route"}]}', "no route"),
         (b'{"choices": [{"message": null}]}', "an object with choices"),
         (answer({"content": [{"type": "text"}]}), "an object with choices"),
         (answer({"content": 3}), "an object with choices"),
