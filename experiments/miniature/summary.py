@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from experiments.miniature.rows import HORIZON, Row
-from svr_lightning.analysis import calibration
 from svr_lightning.analysis.choice import Chosen, Draws, Options, draw, joined
-from svr_lightning.analysis.intervals import level_resamples, percentile_interval, ratio_resamples
+from svr_lightning.analysis.intervals import auroc_resamples, percentile_interval, ratio_resamples
 from svr_lightning.analysis.stops import ORACLE, families, options_of
 from svr_lightning.analysis.table import Floats, Ints, TurnTable, cluster_codes, problem_table
 from svr_lightning.core.metrics import DEFINITIONS
@@ -102,7 +101,7 @@ def metrics(tables: Sequence[TurnTable], drawn: Draws) -> dict[str, Floats]:
         found["tokens_per_correct"] = (found["avg_total_tokens"][0], found["accuracy"][0])
         ratios.append(found)
         turns = {name: problems.turns_of(name) for name in AUROCS}
-        areas.append([level_resamples(t, drawn.counts, calibration.auroc) for t in turns.values()])
+        areas.append([auroc_resamples(t, drawn.counts) for t in turns.values()])
     return values(ratios, drawn) | dict(zip(AUROCS, np.stack(areas, 1), strict=True))
 
 

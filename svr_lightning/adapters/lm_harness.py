@@ -75,7 +75,7 @@ def _aggregate(metric: str, records: Sequence[dict[str, Any]]) -> float:
     return values.get(metric, math.nan)
 
 
-METRICS = ("accuracy", "verdict_accuracy", "auroc", "brier", "ece", "overconfidence")
-accuracy, verdict_accuracy, auroc, brier, ece, overconfidence = (
+METRICS = ("accuracy", "verdict_accuracy", "auroc", "brier", "overconfidence")
+accuracy, verdict_accuracy, auroc, brier, overconfidence = (
     partial(_aggregate, metric) for metric in METRICS
 )

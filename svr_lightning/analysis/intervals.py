@@ -8,16 +8,15 @@ Shapes: N problems, C clusters, R resamples. ``cluster`` is [N] codes 0..C-1.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from svr_lightning.analysis.calibration import ConfidenceCounts
 from svr_lightning.analysis.table import Bools, Floats, Ints
+from svr_lightning.core.metrics import auroc_of_counts
 
-RESAMPLES = 1000
 Z_95 = 1.959963984540054
 """The 97.5 % quantile of the normal distribution: half the width of a 95 % interval, in sigmas."""
 _AT_ONCE = 100  # resamples whose turns are in memory together
@@ -105,20 +104,15 @@ def ratio_resamples(
     return dict(zip(ratios, (sums[:, ::2] / below).T, strict=True))
 
 
-def level_resamples(
-    turns: Mapping[str, NDArray[Any]],
-    counts: NDArray[Any],
-    statistic: Callable[[ConfidenceCounts], Floats],
-) -> Floats:
-    """[R] resamples of a statistic of turns' confidences, such as AUROC or ECE.
+def auroc_resamples(turns: Mapping[str, NDArray[Any]], counts: NDArray[Any]) -> Floats:
+    """[R] resamples of the AUROC of turns' confidences.
 
     Args:
         turns: [O] ``row``, ``confidence`` and ``correct`` of a :class:`ProblemTable`.
         counts: [R, N], see :func:`resample_counts`.
-        statistic: values of shape [R] from levels with counts [R, U].
     """
     order = np.argsort(turns["confidence"], kind="stable")
-    values, starts = np.unique(turns["confidence"][order], return_index=True)
+    _, starts = np.unique(turns["confidence"][order], return_index=True)
     label, problem = turns["correct"][order], turns["row"][order]
 
     def sums(column: NDArray[Any]) -> Floats:
@@ -129,8 +123,8 @@ def level_resamples(
     parts = []
     for begin in range(0, len(counts), _AT_ONCE):
         weight = counts[begin : begin + _AT_ONCE, problem]
-        levels = ConfidenceCounts(confidence=values, total=sums(weight), right=sums(weight * label))
-        parts.append(statistic(levels))
+        right = sums(weight * label)
+        parts.append(auroc_of_counts(right, sums(weight) - right))
     return np.concatenate(parts)
 
 

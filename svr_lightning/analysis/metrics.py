@@ -1,23 +1,13 @@
 """All metrics of data sets and their macro averages, as in results files."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from svr_lightning.analysis import calibration
 from svr_lightning.analysis.averages import AVERAGES, MATH_5, macro_average
-from svr_lightning.analysis.intervals import (
-    RESAMPLES,
-    effective_size,
-    level_resamples,
-    percentile_interval,
-    ratio_resamples,
-    resample_counts,
-    wilson_interval,
-)
+from svr_lightning.analysis.intervals import effective_size, wilson_interval
 from svr_lightning.analysis.records import SampleRecord
-from svr_lightning.analysis.table import ProblemTable, TurnTable, problem_table, turn_tables
-from svr_lightning.core.metrics import DEFINITIONS, METRIC_NAMES
+from svr_lightning.analysis.table import TurnTable, problem_table, turn_tables
+from svr_lightning.core.metrics import METRIC_NAMES
 from svr_lightning.files import finite
 
 
@@ -48,29 +38,8 @@ def measure(table: TurnTable) -> dict[str, Any]:
     return {**values, "n": len(table.ids), "accuracy_ci95": interval}
 
 
-def diagnose(table: TurnTable, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Any]:
-    """The metrics of :func:`measure`, and ``ece`` where the method has self-checks.
-
-    Returns:
-        Each as ``{"value": x, "ci95": [low, high]}``, None if undefined. Intervals are those of
-        ``resamples`` of the clusters.
-    """
-    problems = problem_table(table, table.outcome)
-    counts = resample_counts(table.cluster, resamples, seed)
-    drawn = ratio_resamples(problems.ratios(), counts)
-    if problems.self_checked:
-        for name in (name for name, one in DEFINITIONS.items() if one.terms is None):
-            drawn[name] = level_resamples(problems.turns_of(name), counts, calibration.auroc)
-        error = calibration.expected_calibration_error
-        drawn["ece"] = level_resamples(problems.turns, counts, error)
-    return {
-        key: {"value": finite(value), "ci95": percentile_interval(drawn[key])}
-        for key, value in point_values(problems).items()
-    }
-
-
 def defined_values(records: Sequence[SampleRecord]) -> dict[str, float]:
-    """The metrics of :func:`diagnose`, as far as they are defined, of one data set's records.
+    """The metrics of one data set's records, as far as they are defined.
 
     Raises:
         ValueError: if they are of several data sets, or a turn has no label.
@@ -78,17 +47,8 @@ def defined_values(records: Sequence[SampleRecord]) -> dict[str, float]:
     tables = list(turn_tables(records).values())
     if len(tables) != 1:
         raise ValueError(f"records of one data set are needed; these are of {len(tables)}")
-    values = point_values(problem_table(tables[0], tables[0].outcome))
-    return {name: value for name, value in values.items() if not math.isnan(value)}
-
-
-def point_values(problems: ProblemTable) -> dict[str, float]:
-    """Every metric of :func:`diagnose` without its interval; nan if undefined."""
-    values = problems.values()
-    if problems.self_checked:
-        levels = calibration.levels_of(problems.turns["confidence"], problems.turns["correct"])
-        values["ece"] = float(calibration.expected_calibration_error(levels))
-    return values
+    values = measure(tables[0])
+    return {name: values[name] for name in METRIC_NAMES if values.get(name) is not None}
 
 
 def named_metrics(stage: str, results: Mapping[str, Any]) -> dict[str, float]:

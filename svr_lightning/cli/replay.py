@@ -6,10 +6,9 @@ The recording holds T_max turns of every problem:
     svr replay RUN/eval/test
 
 Evaluates the stopping rule of the run, fixed budgets K = 1 to T_max, thresholds, and how labels
-change from turn to turn. Writes replay.json, with intervals and calibration at the run's rule. The
-terminal shows each data set, or the average of the paper's. --compare-stops adds rules that need no
-self-check (docs/stopping.md) and compares all within the same tokens: those of the run's rule, or
---budget.
+change from turn to turn. Writes replay.json. The terminal shows each data set, or the average of
+the paper's. --compare-stops adds rules that need no self-check (docs/stopping.md) and compares all
+within the same tokens: those of the run's rule, or --budget.
 
 Fresh turns (model.evaluation.fresh_turns) are independent samples, so majority voting is evaluated
 too. Maj@k is the accuracy of the answer that most of k samples give, averaged over draws of k; ties
@@ -25,8 +24,7 @@ from rich.console import Console
 from rich.text import Text
 
 from svr_lightning.analysis.averages import average, groups
-from svr_lightning.analysis.metrics import diagnose
-from svr_lightning.analysis.replay import curves, replayed
+from svr_lightning.analysis.replay import curves
 from svr_lightning.analysis.results import SAMPLES, setting
 from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.analysis.voting import VOTES, vote
@@ -71,8 +69,6 @@ def run(options: argparse.Namespace) -> int:
     except ValueError as error:
         raise ConfigError(f"{error}; {EVERY_TURN}") from error
     out = options.out or recorded.files[0].parent / "replay"
-    ended = replayed(tables, rule, max_turns)
-    found["diagnostics"] = {name: diagnose(table) for name, table in ended.items()}
     write_json(out / "replay.json", found)
     show(found, str(rule))
     if not any(table.self_checked for table in tables.values()):

@@ -16,12 +16,6 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from svr_lightning.analysis.averages import average, groups, values_of
-from svr_lightning.analysis.calibration import (
-    BINS,
-    bin_of,
-    expected_calibration_error,
-    levels_of,
-)
 from svr_lightning.analysis.check_value import FRESH, REFINING
 from svr_lightning.analysis.intervals import effective_size, wilson_interval
 from svr_lightning.analysis.replay import THRESHOLDS, replay, transitions
@@ -36,7 +30,6 @@ from svr_lightning.analysis.table import (
 )
 from svr_lightning.core.metrics import VERDICT_CODES
 from svr_lightning.core.stopping import DEFAULT_THRESHOLD
-from svr_lightning.files import finite
 from svr_lightning.report import drawing
 from svr_lightning.report.drawing import BLUE, FAINT, GREY, LIGHT_BLUE, ORANGE, Draw
 from svr_lightning.report.runs import Method, Numbers, Run, data_sets
@@ -240,6 +233,12 @@ def draw_thresholds(data: Numbers) -> Figure:
 
 _VERDICTS = {"CORRECT": BLUE, "INCORRECT": ORANGE, "UNSURE": GREY}
 _CODES = VERDICT_CODES.items()
+BINS = 10
+
+
+def bin_of(confidence: NDArray[Any]) -> Ints:
+    """The bin of each confidence: [k/10, (k+1)/10), and the last one holds 1 too."""
+    return np.searchsorted(np.arange(1, BINS) / BINS, confidence, side="right")
 
 
 def reliability_numbers(table: TurnTable) -> Numbers:
@@ -259,7 +258,7 @@ def _reliability(turns: Mapping[str, NDArray[Any]], cluster: Ints, rows: Bools) 
     """
     clusters = cluster[turns["row"][rows]]
     confidence, correct, verdict = (turns[k][rows] for k in ("confidence", "correct", "verdict"))
-    bins = []
+    bins, gap = [], 0.0
     for k in range(BINS):
         here = bin_of(confidence) == k
         row: Numbers = {"low": k / BINS, "high": (k + 1) / BINS, "n": int(here.sum())}
@@ -270,9 +269,10 @@ def _reliability(turns: Mapping[str, NDArray[Any]], cluster: Ints, rows: Bools) 
             row["accuracy"] = float(correct[here].mean())
             size = effective_size(correct[here], cluster_codes(clusters[here].tolist()))
             row["accuracy_ci95"] = wilson_interval(row["accuracy"], size)
+            gap += abs(float(correct[here].sum() - confidence[here].sum()))
         bins.append(row)
-    ece = expected_calibration_error(levels_of(confidence, correct))
-    return {"n": len(confidence), "ece": finite(float(ece)), "bins": bins}
+    n = len(confidence)
+    return {"n": n, "ece": gap / n if n else None, "bins": bins}
 
 
 def draw_reliability(data: Numbers) -> Figure:

@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 import pytest
+import torch
+from torchmetrics.classification import BinaryCalibrationError
 
 from svr_lightning.analysis.averages import average, averages, groups
 from svr_lightning.analysis.intervals import wilson_interval
@@ -13,6 +15,7 @@ from svr_lightning.analysis.table import TurnTable, pool
 from svr_lightning.core.stopping import Confident
 from svr_lightning.metrics import METRIC_NAMES
 from svr_lightning.report.figures import (
+    bin_of,
     reliability_numbers,
     stop_numbers,
     transition_numbers,
@@ -77,6 +80,25 @@ def test_reliability_bins_hold_their_lower_bound_and_the_last_one_holds_certaint
     # .2 + .3 + 2 x .5 + .4 + (2.45 - 2) + (4.74 - 2) over thirteen turns.
     assert math.isclose(found["observed"]["ece"], 5.09 / 13)
     assert (found["stopped"]["n"], found["stopped"]["bins"][9]["n"]) == (3, 2)  # a, b; c
+
+
+def test_a_confidence_at_an_edge_lies_in_the_bin_that_it_begins_and_1_in_the_last() -> None:
+    edges = np.arange(11) / 10
+    written = np.array([float(f"0.{k}") for k in range(10)])
+    assert bin_of(edges).tolist() == [*range(10), 9]
+    assert bin_of(written).tolist() == [*range(10)]
+    assert bin_of(np.nextafter(edges[1:], 0)).tolist() == [*range(10)]
+
+
+def test_the_calibration_error_is_that_of_torchmetrics() -> None:
+    draws = np.random.default_rng(0)
+    confidence = 0.02 + 0.96 * draws.beta(3, 1.5, 1000)  # away from 1, which theirs misplaces
+    correct = draws.random(1000) < confidence**2
+    turns = ((bool(y), "C", float(c), 1) for c, y in zip(confidence, correct, strict=True))
+    table = turn_tables([record(str(k), turn) for k, turn in enumerate(turns)])["toy"]
+    error = BinaryCalibrationError(n_bins=10)(torch.tensor(confidence), torch.tensor(correct))
+    found = reliability_numbers(table)["observed"]
+    assert found["ece"] == pytest.approx(float(error), abs=1e-6)
 
 
 def test_the_interval_of_an_average_shrinks_with_the_data_sets_that_it_is_over() -> None:
