@@ -212,7 +212,7 @@ def recorded_rule(config: Mapping[str, Any], samples: Path) -> StopRule:
         ConfigError: naming the results file beside ``samples`` whose rule is none of this package.
     """
     try:
-        return rule_from_config(setting(config, "model", "evaluation") or {})
+        return rule_from_config(section(config, "model", "evaluation"))
     except ValueError as error:
         raise ConfigError(f"{samples.parent / RESULTS}: model.evaluation.{error}") from error
 
@@ -230,7 +230,7 @@ def certified_settings(
         :data:`DECODING` and ``chat_template_kwargs``; of data sets of this package's tasks ``task``
         and ``max_completion_tokens``, each a list if they differ.
     """
-    evaluation = setting(config, "model", "evaluation") or {}
+    evaluation = section(config, "model", "evaluation")
     found = {name: evaluation[name] for name in DECODING if name in evaluation}
     template = setting(config, "model", "policy", "chat_template_kwargs")
     found |= {} if template is None else {"chat_template_kwargs": template}

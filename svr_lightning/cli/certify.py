@@ -137,6 +137,11 @@ def run(options: argparse.Namespace) -> int:
     gate, turns = recorded.gate(), options.max_turns
     turns = recorded.max_turns if turns is None else turns
     points = _replay(calibration, _rules(gate, options.thresholds), promises, turns)
+    require(
+        any(point.rates["accepted"] for point in points),
+        f"the rule, {gate}, accepts no answer at any of the thresholds; give other "
+        "--thresholds, or record what the rule reads",
+    )
     for one in promises:
         require(
             any(one.can_be_broken(point.rates) for point in points),

@@ -16,6 +16,7 @@ go to the answer that was sampled first, and answers that cannot be read do not 
 """
 
 import argparse
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,8 @@ def run(options: argparse.Namespace) -> int:
     """Replay, write, print."""
     recorded = load_recordings(options.evaluations)
     tables, rule, max_turns = recorded.tables, recorded.rule, recorded.max_turns
-    require(options.budget is None or options.budget > 0, "--budget must be above 0 tokens")
+    known = options.budget is None or 0 < options.budget < math.inf
+    require(known, "--budget must be a number of tokens above 0")
     privileged = any(setting(one, "protocol", "privileged") is True for one in recorded.configs)
     found: dict[str, Any] = {"samples": list(map(str, recorded.files)), "privileged": privileged}
     try:

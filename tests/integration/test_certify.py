@@ -259,6 +259,10 @@ def test_the_plan_says_how_many_labels_a_promise_needs(
             "loss lies outside [0, 99]; give a larger token bound",
         ),
         (["--max-tokens", "99", "--token-bound", "99"], "no answer could break the promise"),
+        (
+            ["--thresholds", "1"],
+            "at confidence >= 0.85, accepts no answer at any of the thresholds",
+        ),
         (["--check", "nowhere.json"], "nowhere.json: no such file"),
     ],
 )

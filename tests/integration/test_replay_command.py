@@ -55,7 +55,7 @@ def test_the_operating_point_is_the_rule_that_the_run_had(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--budget", "0"], "--budget must be above 0 tokens"),
+        (["--budget", "0"], "--budget must be a number of tokens above 0"),
         (["--out", __file__], f"{__file__} is a file"),
     ],
 )
