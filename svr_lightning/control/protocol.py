@@ -16,7 +16,10 @@ from svr_lightning.errors import field_error, one_line
 
 LEAST_TEMPERATURE = 0.01
 """Above 0. vLLM raises lower ones to it, and scores divided by a tiny number overflow."""
-_REFUSED = ("tools", "functions", "response_format", "logprobs", "audio", "prediction")
+_REFUSED = (
+    *("tools", "functions", "response_format", "structured_outputs", "logprobs", "audio"),
+    *("prediction", "documents", "web_search_options"),
+)
 """Fields that ask for something else than one text; ignoring them would be misleading."""
 Tokens = Annotated[int, Meta(ge=1, le=2**31)]
 
@@ -51,16 +54,20 @@ class _StreamOptions(Struct):
 
 class _Part(Struct):
     text: str
+    type: Literal["text", "input_text", "output_text"] = "text"
 
 
 class _Message(Struct):
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[_Part]
+    content: str | list[_Part] | None = None
+    refusal: str | None = None
     tool_calls: Annotated[list[Any], Meta(max_length=0)] | None = None
+    function_call: None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.content, list):
-            self.content = "".join(part.text for part in self.content)
+            self.content = "\n".join(part.text for part in self.content)
+        self.content = self.content or self.refusal or ""
         if not self.content.strip():
             raise ValueError("content must be text")
         self.content.encode()  # a lone surrogate is an error

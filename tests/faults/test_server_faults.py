@@ -228,6 +228,17 @@ USER = {"role": "user", "content": QUESTION}
             400,
             "messages[0].tool_calls: Expected `array` of length <= 0",
         ),
+        (
+            {"messages": [{"role": "assistant", "content": "x", "function_call": {}}, USER]},
+            400,
+            "messages[0].function_call: Expected `null`",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "text": "x"}]}]},
+            400,
+            "messages[0].content[0].type: Invalid enum value 'image_url'",
+        ),
+        ({"messages": [USER], "documents": [{"text": "x"}]}, 400, "documents is not supported"),
         ({"messages": [USER], "model": "other\x1b[31m"}, 404, "no model 'other?[31m'"),
         (
             {"messages": [USER], "temperature": float("nan")},

@@ -202,13 +202,14 @@ def test_an_answer_names_its_certificate_unless_the_request_departs(
 def test_a_conversation_stands_before_the_question_in_every_turn(
     proxy: str, upstream: Scripted
 ) -> None:
+    parts = QUESTION[:6], QUESTION[7:]
     said = chat(
         proxy,
         messages=[
             {"role": "developer", "content": "Be brief."},
             {"role": "user", "content": "My name is Ann."},
-            {"role": "assistant", "content": "hi"},
-            {"role": "user", "content": [{"type": "text", "text": QUESTION}]},
+            {"role": "assistant", "content": None, "refusal": "hi"},
+            {"role": "user", "content": [{"type": "text", "text": t} for t in parts]},
         ],
         stop=["\n"],
     )
