@@ -1,15 +1,15 @@
 r"""A threshold with guaranteed error rates on new problems, at a stated confidence.
 
-The recordings hold every turn of every problem, and results.json with the stopping rule whose
-threshold is chosen:
+The recording holds every turn of every problem, and results.json the stopping rule whose threshold
+is chosen:
 
     svr validate --config ... --record
     svr certify RUN/eval/validate --max-pse 0.10
 
 A promise is a guaranteed limit. Of the thresholds that keep all promises and accept any answer, the
 one with the fewest tokens is chosen. It is measured on the problems that are not used for
-calibration (--calibrate-on), and by --check on those of any other recording. --columns reads logs
-of another program in place of recordings: JSON lines, csv or parquet with a row per turn. See
+calibration (--calibrate-on), and by --check on those of any other recording. --columns reads the
+log of another program in place of a recording: JSON lines, csv or parquet with a row per turn. See
 docs/certificates.md.
 
 Exit code 0: certified, or no drift was found; 1: nothing can be certified, or a promise no longer
@@ -50,8 +50,9 @@ from svr_lightning.analysis.operating_point import (
     write_operating_point,
 )
 from svr_lightning.analysis.replay import THRESHOLDS, Tables
+from svr_lightning.analysis.results import setting
 from svr_lightning.analysis.table import TurnTable, pool
-from svr_lightning.cli.inputs import EVERY_TURN, Recordings, load_recordings
+from svr_lightning.cli.inputs import EVERY_TURN, Recording, load_recording
 from svr_lightning.core.stopping import Confident
 from svr_lightning.display import number, text_table
 from svr_lightning.errors import ConfigError, require
@@ -73,8 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     share = _number("above 0 and below 1", lambda value: 0 < value < 1)
     part = _number("above 0 and at most 1", lambda value: 0 < value <= 1)
     tokens = _number("above 0", lambda value: 0 < value < math.inf)
-    add("recordings", type=Path, nargs="*", metavar="FOLDER", help="evaluations, or logs")
-    add("--columns", nargs="+", metavar="NAME=COLUMN", help="read logs: their column names")
+    add("recording", type=Path, nargs="?", metavar="FOLDER", help="an evaluation, or a log")
+    add("--columns", nargs="+", metavar="NAME=COLUMN", help="read a log: its column names")
     add("--calibrate-on", type=part, default=0.5, help="share of the problems (0.5)")
     for name, kind in KINDS.items():
         most = "least" if name == "wrong" else "most"
@@ -86,9 +87,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     real = _number("a number", lambda value: not math.isnan(value))
     add("--thresholds", type=real, nargs="+", default=GRID, help="the grid to choose from")
     add("--plan", action="store_true", help="only print how many labels the promises need")
-    add("--check", type=Path, metavar="CERTIFICATE", help="test its promises on the recordings")
+    add("--check", type=Path, metavar="CERTIFICATE", help="test its promises on the recording")
     add("--write", type=Path, metavar="POLICY", help="policy folder for operating_point.json")
-    add("--out", type=Path, help="folder; default: certify/ beside the first recording")
+    add("--out", type=Path, help="folder; default: certify/ beside the recording")
 
 
 def _number(wanted: str, holds: Callable[[float], bool]) -> Callable[[str], float]:
@@ -132,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
     require(policy is None or policy.is_dir(), f"--write: {policy}: no such folder")
     if options.plan:
         return _plan(promises, len(set(options.thresholds)), delta)
-    recorded = load_recordings(options.recordings, options.columns)
+    recorded = _recording(options)
     calibration, report = _split(recorded.tables, options.calibrate_on)
     gate, turns = recorded.gate(), options.max_turns
     turns = recorded.max_turns if turns is None else turns
@@ -161,12 +162,17 @@ def run(options: argparse.Namespace) -> int:
         rule = replace(gate, threshold=choice.threshold)
         title = "measured on problems that had no part in the choice"
         certificate["measured"] = _measure(report, rule, promises, turns, title)
-    files = [(options.out or recorded.files[0].parent / "certify") / "certificate.json"]
+    files = [(options.out or recorded.file.parent / "certify") / "certificate.json"]
     write_json(files[0], certificate)
     if choice is not None and policy is not None:
         files.append(write_operating_point(policy, choice.threshold, certificate))
     Console().print(Text(", ".join(map(str, files))))
     return BROKEN if choice is None else 0
+
+
+def _recording(options: argparse.Namespace) -> Recording:
+    require(options.recording is not None, "give the folder of an evaluation: RUN/eval/NAME")
+    return load_recording(options.recording, options.columns)
 
 
 def _rules(recorded: Confident, thresholds: Sequence[float]) -> list[Confident]:
@@ -222,10 +228,9 @@ def _sizes(tables: Tables) -> tuple[int, int, str]:
 
 
 def _certificate(
-    promises: Sequence[Promise], tables: Tables, recorded: Recordings, options: argparse.Namespace
+    promises: Sequence[Promise], tables: Tables, recorded: Recording, options: argparse.Namespace
 ) -> dict[str, Any]:
     """What is needed to apply and check a choice, besides its rule."""
-    files = recorded.files
     return {
         "schema_version": SCHEMA_VERSION,
         "svr_lightning": svr_lightning.__version__,
@@ -234,11 +239,11 @@ def _certificate(
         "promises": [struct_asdict(promise) for promise in promises],
         "confidence": options.confidence,
         "decoding": recorded.settings(),
-        "policy": recorded.policy(),
+        "policy": setting(recorded.config, "model", "policy", "path"),
         "weights": None if options.write is None else weights_digest(options.write),
         "data": {
-            "samples": [str(path) for path in files],
-            "sha256": [hashlib.sha256(path.read_bytes()).hexdigest() for path in files],
+            "samples": str(recorded.file),
+            "sha256": hashlib.sha256(recorded.file.read_bytes()).hexdigest(),
             "datasets": {name: len(table.ids) for name, table in tables.items()},
             "clusters": _sizes(tables)[1],
         },
@@ -268,7 +273,7 @@ def _check(options: argparse.Namespace) -> int:
         not (options.columns and known.rule.needs_correct),
         f"{options.check}: its rule reads verdicts, and a log has none",
     )
-    recorded = load_recordings(options.recordings, options.columns)
+    recorded = _recording(options)
     # The recording's own threshold is not applied.
     rule = replace(recorded.gate(), threshold=known.rule.threshold)
     if other := known.departures(rule, known.max_turns, recorded.settings()):

@@ -29,7 +29,7 @@ from svr_lightning.analysis.replay import curves
 from svr_lightning.analysis.results import SAMPLES, setting
 from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.analysis.voting import VOTES, vote
-from svr_lightning.cli.inputs import EVERY_TURN, load_recordings
+from svr_lightning.cli.inputs import EVERY_TURN, load_recording
 from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.display import plain, text_table
 from svr_lightning.errors import ConfigError, require
@@ -43,20 +43,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     add = parser.add_argument
     about = f"folder of an evaluation, such as RUN/eval/test, with a {SAMPLES}"
-    add("evaluations", nargs="+", type=Path, metavar="FOLDER", help=about)
+    add("evaluation", type=Path, metavar="FOLDER", help=about)
     add("--compare-stops", action="store_true", help="all stopping rules at equal tokens")
     add("--budget", type=float, help="tokens per problem of that comparison")
-    add("--out", type=Path, help="folder; default: replay/ beside the first recording")
+    add("--out", type=Path, help="folder; default: replay/ beside the recording")
 
 
 def run(options: argparse.Namespace) -> int:
     """Replay, write, print."""
-    recorded = load_recordings(options.evaluations)
+    recorded = load_recording(options.evaluation)
     tables, rule, max_turns = recorded.tables, recorded.rule, recorded.max_turns
     known = options.budget is None or 0 < options.budget < math.inf
     require(known, "--budget must be a number of tokens above 0")
-    privileged = any(setting(one, "protocol", "privileged") is True for one in recorded.configs)
-    found: dict[str, Any] = {"samples": list(map(str, recorded.files)), "privileged": privileged}
+    privileged = setting(recorded.config, "protocol", "privileged") is True
+    found: dict[str, Any] = {"samples": str(recorded.file), "privileged": privileged}
     try:
         found |= curves(tables, rule, max_turns)
         if options.compare_stops or options.budget is not None:
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
             found["votes"] = vote(tables, [k for k in VOTES if k <= max_turns])
     except ValueError as error:
         raise ConfigError(f"{error}; {EVERY_TURN}") from error
-    out = options.out or recorded.files[0].parent / "replay"
+    out = options.out or recorded.file.parent / "replay"
     write_json(out / "replay.json", found)
     show(found, str(rule))
     if not any(table.self_checked for table in tables.values()):

@@ -70,7 +70,7 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written_where_predict_
     assert content["confidence"] == 0.9
     assert content["rule"] == {"score": "confidence", "needs_correct": True}
     assert content["data"]["datasets"] == {"toy": 300}
-    assert (content["schema_version"], len(content["data"]["sha256"][0])) == (2, 64)
+    assert (content["schema_version"], len(content["data"]["sha256"])) == (2, 64)
     rows = by_threshold(samples)
     assert (rows[0.65]["rates"]["pse"], rows[0.65]["certified"]) == (0.2, False)
     assert rows[0.5]["rates"]["pse"] == pytest.approx(0.3)
@@ -217,15 +217,13 @@ def test_a_certificate_is_checked_on_new_problems(
     assert "is no certificate of a threshold" in capsys.readouterr().err
 
 
-def test_recordings_of_other_settings_are_not_mixed_and_not_compared(
+def test_a_recording_of_other_settings_is_not_compared(
     samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert certify(samples) == 0
     config = {"model": {"evaluation": {"temperature": 0.6}}}
     write_results(tmp_path / "hot", problems("other"), config, {})
     hot = str(tmp_path / "hot" / "samples.jsonl")
-    assert main(["certify", str(samples), hot, "--max-pse", "0.1"]) == 2
-    assert "the recordings have different settings" in capsys.readouterr().err
     certificate = samples.parent / "certify" / "certificate.json"
     content = json.loads(certificate.read_text())
     certificate.write_text(json.dumps(content | {"decoding": {"temperature": 0.0}}))

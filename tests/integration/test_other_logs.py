@@ -81,16 +81,15 @@ def test_a_log_that_cannot_be_used_is_one_line(
     assert said in refusal(capsys, log, "--max-pse", 0.1, "--columns", "id=id")
 
 
-def test_options_that_do_not_fit_logs_are_named(
+def test_options_that_do_not_fit_a_log_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log, other = written(tmp_path / "a", log_rows(5)), written(tmp_path / "b", log_rows(5))
+    log = written(tmp_path, log_rows(5))
     promise = ("--max-pse", 0.1)
     assert "another program's log needs --columns" in refusal(capsys, log, *promise)
     wrong = refusal(capsys, log, *promise, "--columns", "score=p")
     assert "--columns score=p: give NAME=COLUMN" in wrong
-    twice = refusal(capsys, log, other, *promise, *NAMES)
-    assert "b/log.jsonl: data set 'log' is in another of the files" in twice
+    assert "give the folder of an evaluation" in refusal(capsys, *promise)
 
 
 @pytest.mark.parametrize("yes", [True, 1, 1.0, "True"])
