@@ -114,7 +114,8 @@ def records_of(rows: Rows) -> list[SampleRecord]:
 
 def vote(rows: Rows, *arguments: Any, **options: Any) -> dict[str, Any]:
     """What voting makes of recorded fresh turns."""
-    return voting.vote(turn_tables(rows), *arguments, **options)
+    tables = turn_tables(rows)
+    return {name: voting.vote(one, *arguments, **options) for name, one in tables.items()}
 
 
 def turn_tables(rows: Rows) -> dict[str, TurnTable]:

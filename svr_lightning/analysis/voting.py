@@ -8,7 +8,7 @@ Shapes: N problems of one data set, S samples at most, R draws.
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,36 +23,26 @@ _CHUNK = 1_000_000
 
 
 def vote(
-    tables: Mapping[str, TurnTable], ks: Sequence[int], resamples: int = 1000, seed: int = 0
+    table: TurnTable, ks: Sequence[int], resamples: int = 1000, seed: int = 0
 ) -> dict[str, Any]:
-    """Maj@k and what it is compared with, of each data set.
+    """Maj@k of a data set whose recorded turns are independent samples.
 
     Args:
-        tables: whose recorded turns are independent samples.
+        table: the recording.
         ks: numbers of votes.
         resamples: draws of k samples per problem, and of the problems for the intervals.
-        seed: of all draws; a data set's do not depend on which others are there.
+        seed: of all draws; those of another data set differ.
 
     Returns:
-        ``{data set: values}``: ``mean@1``, the accuracy of one sample, then for each k ``maj@k``,
-        ``pass@k``, how often one of k is correct, and ``tokens@k``, the prompt and completion
-        tokens of k samples; ``n`` problems, ``samples`` of the problem with the fewest that has
-        any, and ``ci95``: {metric: [low, high]} of the accuracies, over the problems.
+        ``mean@1``, the accuracy of one sample. For each k ``maj@k``, the mean over ``resamples``
+        draws of k samples of each problem, without replacement and in the order of the turns
+        (exact for k = S), and ``tokens@k``, the prompt and completion tokens of k samples. ``n``
+        problems, and ``samples`` of the problem with the fewest that has any. ``ci95``: {metric:
+        [low, high]} of the accuracies: each resample draws as many clusters as there are, with
+        replacement, and for each one draw of its samples.
 
     Raises:
         ValueError: naming a problem with fewer samples than votes.
-    """
-    return {name: _vote(table, ks, resamples, seed) for name, table in tables.items()}
-
-
-def _vote(table: TurnTable, ks: Sequence[int], resamples: int, seed: int) -> dict[str, Any]:
-    """The values of one data set.
-
-    ``maj@k`` is the mean over ``resamples`` draws of k samples of each problem, without replacement
-    and in the order of the turns; for k = S it is exact. Each draw of the interval takes as many
-    clusters as there are, with replacement, and for each one draw of its samples: where another
-    run with k samples per problem would fall. ``mean@1`` and ``pass@k`` take all samples of the
-    problems drawn.
     """
     for problem, size in zip(table.ids, table.length.tolist(), strict=True):
         if 0 < size < max(ks, default=0):
@@ -66,21 +56,14 @@ def _vote(table: TurnTable, ks: Sequence[int], resamples: int, seed: int) -> dic
     clusters = rng.integers(len(sizes), size=(resamples, len(sizes)))
     columns = rng.integers(resamples, size=(resamples, len(sizes)))
     drawn = sizes[clusters].sum(1)  # problems in each resample
-
-    def resampled(values: Floats) -> Floats:
-        return np.asarray(cluster_sums(values, table.cluster)[clusters].sum(1) / drawn)
-
-    hits = table.correct.sum(1)
-    one, tokens = hits / np.maximum(table.length, 1), sample_tokens(table).mean()
-    values, draws = {"mean@1": one.mean()}, {"mean@1": resampled(one)}
+    one, tokens = table.correct.sum(1) / np.maximum(table.length, 1), sample_tokens(table).mean()
+    draws = {"mean@1": cluster_sums(one, table.cluster)[clusters].sum(1) / drawn}
+    values = {"mean@1": one.mean()}
     for k, outcomes in zip(ks, majority_outcomes(table, ks, resamples, rng), strict=True):
-        passes = pass_at_k(table.length, hits, k)
-        values[f"maj@{k}"], values[f"pass@{k}"] = outcomes.mean(), passes.mean()
-        values[f"tokens@{k}"] = k * tokens
+        values[f"maj@{k}"], values[f"tokens@{k}"] = outcomes.mean(), k * tokens
         sums = np.zeros((len(sizes), resamples))
         np.add.at(sums, table.cluster, outcomes)
         draws[f"maj@{k}"] = sums[clusters, columns].sum(1) / drawn
-        draws[f"pass@{k}"] = resampled(passes)
     return {
         **{name: float(value) for name, value in values.items()},
         "n": n,
@@ -133,21 +116,3 @@ def majority_is_right(answer: Ints, correct: Bools, chosen: Bools) -> Bools:
     first = counts.argmax(axis=-1)
     most = np.take_along_axis(counts, first[..., None], axis=-1)[..., 0]
     return np.asarray(np.take_along_axis(correct, first, axis=1) & (most > 0))
-
-
-def pass_at_k(size: Ints, hits: Ints, k: int) -> Floats:
-    """[N] unbiased probability that one of k samples is right: 1 - C(n - c, k) / C(n, k).
-
-    Args:
-        size: [N] n samples; a problem without any has probability 0.
-        hits: [N] c of them that are right.
-        k: at most n.
-
-    Examples:
-        >>> pass_at_k(np.array([4]), np.array([1]), 2).tolist()
-        [0.5]
-    """
-    missed = np.ones(len(size))
-    for drawn in range(k):
-        missed *= np.maximum(size - hits - drawn, 0) / np.maximum(size - drawn, 1)
-    return np.where(size > 0, 1 - missed, 0.0)

@@ -67,7 +67,8 @@ def run(options: argparse.Namespace) -> int:
                 for part, names in groups(tables).items()
             }
         if recorded.independent:
-            found["votes"] = vote(tables, [k for k in VOTES if k <= max_turns])
+            ks = [k for k in VOTES if k <= max_turns]
+            found["votes"] = {name: vote(table, ks) for name, table in tables.items()}
     except ValueError as error:
         raise ConfigError(f"{error}; {EVERY_TURN}") from error
     out = options.out or recorded.file.parent / "replay"
@@ -130,12 +131,11 @@ def _print_votes(console: Console, votes: Mapping[str, Any]) -> None:
     rows = []
     for name, values in votes.items():
         ks = [metric.removeprefix("maj@") for metric in values if metric.startswith("maj@")]
-        first = [*_accuracy(values, "mean@1"), "", ""]
-        rows.append([" ".join(plain(name).split()), "1", *first])
-        for k in ks:
-            others = (f"{values[f'pass@{k}']:.3f}", f"{values[f'tokens@{k}']:.0f}")
-            rows.append(["", k, *_accuracy(values, f"maj@{k}"), *others])
-    heads = ("data set", "k", "Maj@k", "95 %", "pass@k", "tokens")
+        rows.append([" ".join(plain(name).split()), "1", *_accuracy(values, "mean@1"), ""])
+        rows += [
+            ["", k, *_accuracy(values, f"maj@{k}"), f"{values[f'tokens@{k}']:.0f}"] for k in ks
+        ]
+    heads = ("data set", "k", "Maj@k", "95 %", "tokens")
     console.print(text_table(heads, rows, "majority of fresh turns"))
 
 

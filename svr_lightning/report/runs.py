@@ -67,7 +67,7 @@ class Run:
         if not self.complete or not all(one.independent for one in self.sources):
             return {}
         ks = [k for k in VOTES if k <= self.max_turns]
-        found = vote(self.tables, ks)
+        found = {name: vote(table, ks) for name, table in self.tables.items()}
         return {
             k: {
                 name: {"accuracy": one[f"maj@{k}"], "avg_total_tokens": one[f"tokens@{k}"]}

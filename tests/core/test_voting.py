@@ -1,6 +1,5 @@
 """Majority voting on pools worked out by hand."""
 
-import math
 from itertools import combinations
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from svr_lightning.analysis.voting import majority_is_right, pass_at_k
+from svr_lightning.analysis.voting import majority_is_right
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import AnswerNumbers
 from tests.trajectories import pool, vote
@@ -67,9 +66,7 @@ def test_values_of_a_small_set_by_hand() -> None:
     assert values["n"] == 3
     assert values["samples"] == 4
     assert values["mean@1"] == pytest.approx((2 / 4 + 0 + 1 / 4) / 3)
-    assert values["pass@1"] == pytest.approx(values["mean@1"])
     assert values["maj@4"] == 1 / 3  # x alone
-    assert values["pass@4"] == 2 / 3
     # Prompts of 100 tokens; completions of 10, 20, 30 and 40 have a mean of 25.
     assert (values["tokens@1"], values["tokens@4"]) == (125, 500)
 
@@ -77,7 +74,7 @@ def test_values_of_a_small_set_by_hand() -> None:
 def test_a_problem_that_could_not_be_run_is_wrong_and_costs_nothing() -> None:
     failed = {**pool("y", ""), "error": "the problem does not fit"}
     values = vote([pool("x", "aa"), failed], [2], resamples=20)["toy"]
-    assert values["maj@2"] == values["pass@2"] == values["mean@1"] == 0.5
+    assert values["maj@2"] == values["mean@1"] == 0.5
     assert values["tokens@2"] == 230 / 2
     assert values["samples"] == 2
     alone = vote([failed], [2], resamples=20)["toy"]
@@ -100,13 +97,6 @@ def test_a_seed_gives_the_same_numbers_whatever_else_is_in_the_file() -> None:
     assert once["toy"] == again["toy"]
     assert again["toy"]["ci95"] != again["other"]["ci95"]
     assert once["toy"] != vote(records, [2], 100, seed=8)["toy"]
-
-
-@given(st.integers(1, 40), st.data())
-def test_pass_at_k_is_the_unbiased_estimator(size: int, data: st.DataObject) -> None:
-    hits, k = data.draw(st.integers(0, size)), data.draw(st.integers(1, size))
-    expected = 1 - math.comb(size - hits, k) / math.comb(size, k)
-    assert pass_at_k(np.array([size]), np.array([hits]), k)[0] == pytest.approx(expected)
 
 
 def test_intervals_cover_the_accuracy_of_all_problems() -> None:
