@@ -23,15 +23,13 @@ from numpy.typing import NDArray
 from svr_lightning.analysis.intervals import cluster_sums
 from svr_lightning.analysis.operating_point import Limit, Name
 from svr_lightning.analysis.replay import replay
-from svr_lightning.analysis.table import TurnTable, pool, problem_table
+from svr_lightning.analysis.table import Bools, Floats, TurnTable, pool, problem_table
 from svr_lightning.core.stopping import Confident
 from svr_lightning.errors import ConfigError
 
 STARTS = 4
 """Number of thresholds, evenly spaced over the grid, among which delta is divided at first."""
 _BETS = np.arange(1, 21) / 20
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 
 class Kind(NamedTuple):
@@ -144,14 +142,14 @@ class Promise(Limit, frozen=True, kw_only=True):
     def p_value(self, point: Replayed) -> float:
         """P-value of "the promise is violated": exact for problems, a betting test for clusters."""
         if counts := self._counts(point):
-            return share_p_value(*counts, self.limit)
+            return binomial_cdf(*counts, self.limit)
         return mean_p_value(self.losses(point), self.limit, self.bound)
 
     def drift_p_value(self, point: Replayed) -> float:
         """P-value of "the promise still holds" on new problems: small if they violate it."""
         if counts := self._counts(point):
             failures, n = counts
-            return share_p_value(n - failures, n, 1 - self.limit)
+            return binomial_cdf(n - failures, n, 1 - self.limit)
         kept = self.bound - self.losses(point)
         return mean_p_value(kept, self.bound - self.limit, self.bound)
 
@@ -170,7 +168,7 @@ class Promise(Limit, frozen=True, kw_only=True):
 
 
 def binomial_cdf(k: int, n: int, p: float) -> float:
-    """P(Bin(n, p) <= k).
+    """P(Bin(n, p) <= k): the p-value of "the share of failures is above p", from k of n.
 
     Examples:
         >>> round(binomial_cdf(1, 2, 0.5), 12)
@@ -185,16 +183,6 @@ def binomial_cdf(k: int, n: int, p: float) -> float:
     successes = np.arange(k + 1)
     masses = np.exp(chosen + successes * math.log(p) + (n - successes) * math.log1p(-p))
     return min(math.fsum(masses.tolist()), 1.0)
-
-
-def share_p_value(failures: int, n: int, limit: float) -> float:
-    """P-value of "the share of failures is above ``limit``", from ``failures`` of ``n``.
-
-    The exact binomial tail; 1 if nothing was seen, 0 for a limit that cannot be exceeded.
-    """
-    if limit >= 1:
-        return 0.0
-    return 1.0 if n == 0 or limit <= 0 else binomial_cdf(failures, n, limit)
 
 
 def mean_p_value(values: Floats, limit: float, bound: float = 1.0) -> float:

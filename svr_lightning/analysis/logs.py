@@ -8,7 +8,9 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, ValidationError, convert
 
 from svr_lightning.analysis.records import MAX_COUNT, Count, SampleRecord, TurnRecord
+from svr_lightning.analysis.results import Evaluation, read_evaluation
 from svr_lightning.analysis.table import TurnTable, turn_tables
+from svr_lightning.core.stopping import Confident, rule_as_config
 from svr_lightning.core.types import Verdict
 from svr_lightning.errors import ConfigError, field_error, one_line, require
 from svr_lightning.row_files import file_rows
@@ -28,8 +30,25 @@ class _Row(Struct):
 
 
 LOG_COLUMNS = _Row.__struct_fields__
-TABLES = (".csv", ".parquet")
-"""Endings of files that can only be logs."""
+
+
+def read_recording(path: Path, columns: Sequence[str] | None = None) -> Evaluation:
+    """Read an evaluation's folder or a log: csv, parquet, and other files with ``columns``.
+
+    A log has no verdicts, so that its rule reads the confidence alone.
+
+    Raises:
+        ConfigError: naming the file, and the line or the record, that cannot be used.
+    """
+    if columns is not None or path.suffix in (".csv", ".parquet"):
+        tables = {path.stem: load_log(path, columns or ())}
+        stop = rule_as_config(Confident(needs_correct=False))
+        config = {"model": {"evaluation": {"stop": stop}}}
+        return Evaluation(samples=path, records=[], tables=tables, config=config)
+    try:
+        return read_evaluation(path)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; another program's log needs --columns") from error
 
 
 def load_log(path: Path, columns: Sequence[str] = ()) -> TurnTable:

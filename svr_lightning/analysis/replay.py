@@ -64,7 +64,7 @@ def replay(table: TurnTable, rule: StopRule | FirstRight | None, max_turns: int)
         if end is None:
             raise ValueError(
                 f"record {name!r} of {table.dataset!r}: no turn stopped and only {length} of "
-                f"{max_turns} turns are there"
+                f"{max_turns} turns are there; record every turn with --record, or lower T_max"
             )
     found = np.array([end[:3] for end in endings if end], dtype=np.int64).reshape(-1, 3)
     return Endings(

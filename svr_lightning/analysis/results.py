@@ -75,14 +75,46 @@ def read_samples(path: str | os.PathLike[str]) -> list[SampleRecord]:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """One samples file, and what the results file beside it says."""
+    """One samples file, and what the results file beside it says; or another program's log."""
 
     samples: Path
     records: list[SampleRecord]
+    """None of a log."""
     tables: dict[str, TurnTable]
     """By data set."""
     config: Mapping[str, Any]
     """Of the run; empty without a results file."""
+
+    @property
+    def rule(self) -> StopRule:
+        """What stopped the policy; the paper's rule where no configuration is quoted.
+
+        Raises:
+            ConfigError: naming the results file whose rule is none of this package.
+        """
+        try:
+            return rule_from_config(section(self.config, "model", "evaluation"))
+        except ValueError as error:
+            file = self.samples.parent / RESULTS
+            raise ConfigError(f"{file}: model.evaluation.{error}") from error
+
+    @property
+    def max_turns(self) -> int:
+        """T_max: what the configuration says; without it, the longest recorded trajectory."""
+        stated = setting(self.config, "protocol", "max_turns")
+        longest = max(table.correct.shape[1] for table in self.tables.values())
+        return stated if isinstance(stated, int) else longest
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that a certificate holds for.
+
+        Raises:
+            ConfigError: if the configuration cannot be read.
+        """
+        try:
+            return certified_settings(self.config, self.tables)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ConfigError(f"{RESULTS}: its configuration cannot be read ({error!r})") from error
 
     @property
     def independent(self) -> bool:
@@ -203,18 +235,6 @@ def section(values: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     """The mapping under nested keys; empty if there is none."""
     found = setting(values, *keys)
     return found if isinstance(found, Mapping) else {}
-
-
-def recorded_rule(config: Mapping[str, Any], samples: Path) -> StopRule:
-    """The stopping rule of an evaluation; the paper's where no configuration is quoted.
-
-    Raises:
-        ConfigError: naming the results file beside ``samples`` whose rule is none of this package.
-    """
-    try:
-        return rule_from_config(section(config, "model", "evaluation"))
-    except ValueError as error:
-        raise ConfigError(f"{samples.parent / RESULTS}: model.evaluation.{error}") from error
 
 
 def certified_settings(

@@ -43,6 +43,7 @@ from svr_lightning.analysis.certificates import (
     start_levels,
 )
 from svr_lightning.analysis.intervals import split_clusters
+from svr_lightning.analysis.logs import read_recording
 from svr_lightning.analysis.operating_point import (
     SCHEMA_VERSION,
     Certificate,
@@ -50,9 +51,8 @@ from svr_lightning.analysis.operating_point import (
     write_operating_point,
 )
 from svr_lightning.analysis.replay import THRESHOLDS, Tables
-from svr_lightning.analysis.results import setting
+from svr_lightning.analysis.results import RESULTS, Evaluation, setting
 from svr_lightning.analysis.table import TurnTable, pool
-from svr_lightning.cli.inputs import EVERY_TURN, Recording, load_recording
 from svr_lightning.core.stopping import Confident
 from svr_lightning.display import number, text_table
 from svr_lightning.errors import ConfigError, require
@@ -133,10 +133,9 @@ def run(options: argparse.Namespace) -> int:
     require(policy is None or policy.is_dir(), f"--write: {policy}: no such folder")
     if options.plan:
         return _plan(promises, len(set(options.thresholds)), delta)
-    recorded = _recording(options)
+    recorded, gate = _recording(options)
     calibration, report = _split(recorded.tables, options.calibrate_on)
-    gate, turns = recorded.gate(), options.max_turns
-    turns = recorded.max_turns if turns is None else turns
+    turns = recorded.max_turns if options.max_turns is None else options.max_turns
     points = _replay(calibration, _rules(gate, options.thresholds), promises, turns)
     require(
         any(point.rates["accepted"] for point in points),
@@ -162,7 +161,7 @@ def run(options: argparse.Namespace) -> int:
         rule = replace(gate, threshold=choice.threshold)
         title = "measured on problems that had no part in the choice"
         certificate["measured"] = _measure(report, rule, promises, turns, title)
-    files = [(options.out or recorded.file.parent / "certify") / "certificate.json"]
+    files = [(options.out or recorded.samples.parent / "certify") / "certificate.json"]
     write_json(files[0], certificate)
     if choice is not None and policy is not None:
         files.append(write_operating_point(policy, choice.threshold, certificate))
@@ -170,9 +169,17 @@ def run(options: argparse.Namespace) -> int:
     return BROKEN if choice is None else 0
 
 
-def _recording(options: argparse.Namespace) -> Recording:
+def _recording(options: argparse.Namespace) -> tuple[Evaluation, Confident]:
+    """The recording and its rule, which has a threshold."""
     require(options.recording is not None, "give the folder of an evaluation: RUN/eval/NAME")
-    return load_recording(options.recording, options.columns)
+    recorded = read_recording(options.recording, options.columns)
+    rule = recorded.rule
+    if not isinstance(rule, Confident):
+        raise ConfigError(
+            f"{recorded.samples.parent / RESULTS}: its stopping rule, {rule}, has no threshold "
+            "to choose; evaluate with one that has (model.evaluation.stop: Confident)"
+        )
+    return recorded, rule
 
 
 def _rules(recorded: Confident, thresholds: Sequence[float]) -> list[Confident]:
@@ -213,10 +220,7 @@ def _replay(
     try:
         return replay_rules(tables, rules, max_turns)
     except ValueError as error:
-        raise ConfigError(
-            f"{error}: every rule needs all turns up to its own stop; {EVERY_TURN}, or lower "
-            "--max-turns"
-        ) from error
+        raise ConfigError(str(error)) from error
 
 
 def _sizes(tables: Tables) -> tuple[int, int, str]:
@@ -228,7 +232,7 @@ def _sizes(tables: Tables) -> tuple[int, int, str]:
 
 
 def _certificate(
-    promises: Sequence[Promise], tables: Tables, recorded: Recording, options: argparse.Namespace
+    promises: Sequence[Promise], tables: Tables, recorded: Evaluation, options: argparse.Namespace
 ) -> dict[str, Any]:
     """What is needed to apply and check a choice, besides its rule."""
     return {
@@ -242,8 +246,8 @@ def _certificate(
         "policy": setting(recorded.config, "model", "policy", "path"),
         "weights": None if options.write is None else weights_digest(options.write),
         "data": {
-            "samples": str(recorded.file),
-            "sha256": hashlib.sha256(recorded.file.read_bytes()).hexdigest(),
+            "samples": str(recorded.samples),
+            "sha256": hashlib.sha256(recorded.samples.read_bytes()).hexdigest(),
             "datasets": {name: len(table.ids) for name, table in tables.items()},
             "clusters": _sizes(tables)[1],
         },
@@ -273,9 +277,9 @@ def _check(options: argparse.Namespace) -> int:
         not (options.columns and known.rule.needs_correct),
         f"{options.check}: its rule reads verdicts, and a log has none",
     )
-    recorded = _recording(options)
+    recorded, gate = _recording(options)
     # The recording's own threshold is not applied.
-    rule = replace(recorded.gate(), threshold=known.rule.threshold)
+    rule = replace(gate, threshold=known.rule.threshold)
     if other := known.departures(rule, known.max_turns, recorded.settings()):
         raise ConfigError(f"recorded with {', '.join(other)}; record with the certified settings")
     promises = [Promise(**struct_asdict(one)) for one in known.promised]

@@ -25,11 +25,11 @@ from rich.console import Console
 from rich.text import Text
 
 from svr_lightning.analysis.averages import average, groups
+from svr_lightning.analysis.logs import read_recording
 from svr_lightning.analysis.replay import curves
 from svr_lightning.analysis.results import SAMPLES, setting
 from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.analysis.voting import VOTES, vote
-from svr_lightning.cli.inputs import EVERY_TURN, load_recording
 from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.display import plain, text_table
 from svr_lightning.errors import ConfigError, require
@@ -51,12 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Replay, write, print."""
-    recorded = load_recording(options.evaluation)
+    recorded = read_recording(options.evaluation)
     tables, rule, max_turns = recorded.tables, recorded.rule, recorded.max_turns
     known = options.budget is None or 0 < options.budget < math.inf
     require(known, "--budget must be a number of tokens above 0")
     privileged = setting(recorded.config, "protocol", "privileged") is True
-    found: dict[str, Any] = {"samples": str(recorded.file), "privileged": privileged}
+    found: dict[str, Any] = {"samples": str(recorded.samples), "privileged": privileged}
     try:
         found |= curves(tables, rule, max_turns)
         if options.compare_stops or options.budget is not None:
@@ -70,8 +70,8 @@ def run(options: argparse.Namespace) -> int:
             ks = [k for k in VOTES if k <= max_turns]
             found["votes"] = {name: vote(table, ks) for name, table in tables.items()}
     except ValueError as error:
-        raise ConfigError(f"{error}; {EVERY_TURN}") from error
-    out = options.out or recorded.file.parent / "replay"
+        raise ConfigError(str(error)) from error
+    out = options.out or recorded.samples.parent / "replay"
     write_json(out / "replay.json", found)
     show(found, str(rule))
     if not any(table.self_checked for table in tables.values()):

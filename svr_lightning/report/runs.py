@@ -12,7 +12,6 @@ from svr_lightning.analysis.replay import measured_under, replayed, threshold_ru
 from svr_lightning.analysis.results import (
     Evaluation,
     read_evaluation,
-    recorded_rule,
     section,
     setting,
 )
@@ -180,27 +179,23 @@ def _split(argument: str) -> tuple[str, Path]:
 def _run(sources: Sequence[Evaluation], index: int) -> Run:
     found = {name: table for source in sources for name, table in source.tables.items()}
     tables = {name: found[name] for name in ordered(found)}
-    evaluation = next((e for s in sources if (e := section(s.config, "model", "evaluation"))), {})
-    stop = setting(evaluation, "stop", "class_path")
+    first = next((one for one in sources if section(one.config, "model", "evaluation")), sources[0])
+    stop = setting(first.config, "model", "evaluation", "stop", "class_path")
     own = not isinstance(stop, str) or is_own(stop)
-    rule = recorded_rule({"model": {"evaluation": evaluation}}, sources[0].samples) if own else None
+    rule = first.rule if own else None
     width = max(table.correct.shape[1] for table in tables.values())
     complete = (rule is not None and width > 1) and all(
         bool(((table.length == width) | (table.length == 0)).all())
         and not (table.outcome.stopped_early & (table.outcome.observed == table.length)).any()
         for table in tables.values()
     )
-    config = sources[0].config
-    seed = config.get("seed_everything")
-    # The number of turns that the protocol allowed, at most the run's setting.
-    stated = setting(config, "protocol", "max_turns") or evaluation.get("max_turns")
-    horizon = stated if not complete and isinstance(stated, int) else width
+    seed = first.config.get("seed_everything")
     return Run(
         seed=str(seed) if isinstance(seed, int) else f"#{index}",
         sources=sources,
         tables=replayed(tables, rule, width) if rule and complete else tables,
         rule=rule,
         rule_name=str(rule or stop),
-        max_turns=max(horizon, width),
+        max_turns=width if complete else max(first.max_turns, width),
         complete=complete,
     )

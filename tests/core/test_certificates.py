@@ -16,7 +16,6 @@ from svr_lightning.analysis.certificates import (
     mean_p_value,
     replay_rules,
     sequential_test,
-    share_p_value,
     start_levels,
 )
 from svr_lightning.core.stopping import Confident
@@ -47,9 +46,8 @@ def test_binomial_tails_are_those_of_scipy(n: int, p: float) -> None:
 
 
 def test_what_cannot_be_broken_is_certain_and_what_was_not_seen_is_not() -> None:
-    assert share_p_value(5, 5, 1.0) == 0.0
-    assert share_p_value(0, 0, 0.5) == 1.0
-    assert share_p_value(0, 10, 0.0) == 1.0
+    assert binomial_cdf(0, 0, 0.5) == binomial_cdf(0, 10, 0.0) == 1.0
+    assert binomial_cdf(4, 5, 1.0) == 0.0
     assert mean_p_value(np.array([3.0, 4.0]), 5.0, 5.0) == 0.0
     assert mean_p_value(np.array([]), 4.0, 5.0) == 1.0
     assert mean_p_value(np.array([5.0] * 9), 4.0, 5.0) == 1.0
