@@ -101,24 +101,36 @@ def main(arguments: list[str] | None = None) -> int:
 def _train(command: str, arguments: list[str]) -> None:
     """Find the configurations, then import torch and Lightning, and run."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # read when tokenizers is imported
-    arguments = [*_with_config_files(arguments)]
+    arguments = [*_spelled_out(arguments)]
     from svr_lightning.cli.training import run
 
     # The parser keeps a reference to itself, and so to the model, in a context variable.
     copy_context().run(run, command, TRAINING[command], arguments)
 
 
-def _with_config_files(arguments: list[str]) -> Iterator[str]:
-    """The arguments with a path for each configuration that ``--config`` names."""
+_LAYERS = ("-c", "--config", "--data.train", "--data.val", "--data.test")
+
+
+def _spelled_out(arguments: list[str]) -> Iterator[str]:
+    """The arguments with each short option as a key, and each configuration as a path or text.
+
+    A whole data set is a configuration too: it replaces the one before it.
+    """
     words = iter(arguments)
     for word in words:
         flag, equals, value = word.partition("=")
-        if flag not in ("-c", "--config"):
+        if word == "--record":
+            yield "--model.evaluation.adaptive=false"
+        elif flag.split(".")[0] == "--stop":
+            yield f"--model.evaluation.{word.removeprefix('--')}"
+        elif flag in _LAYERS:
+            value = value if equals else next(words, "")
+            if flag.startswith("--data."):
+                value = f"data: {{{flag.removeprefix('--data.')}: {value}}}"
+            text = any(character in value for character in "{}:\n")
+            yield from ("--config", value if text else str(config_file(value)))
+        else:
             yield word
-            continue
-        value = value if equals else next(words, "")
-        text = "://" in value or any(character in value for character in "{}:\n")
-        yield from ("--config", value if text else str(config_file(value)))
 
 
 # --- commands that need no trainer --------------------------------------------------------------

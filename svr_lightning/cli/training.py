@@ -1,9 +1,10 @@
 """fit, validate, test, predict and export: LightningCLI with one error line instead of a page."""
 
 import json
+import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -45,31 +46,35 @@ class SaveConfig(SaveConfigCallback):
 
 
 class Layer(jsonargparse.ActionConfigFile):  # type: ignore[name-defined,misc]
-    """A configuration on top of those before it.
+    """A configuration on top of those before it, whose data sets replace theirs.
 
-    jsonargparse merges data sets key by key. One with a path of its own would inherit the split,
-    the limits and the columns of another.
+    jsonargparse would merge data sets key by key, so that one with a path of its own would inherit
+    the split, the limits and the columns of another.
     """
 
     def __call__(
         self, parser: Any, cfg: Any, values: Any, option_string: str | None = None
     ) -> None:
         """Merge a file or a text into ``cfg``."""
-        layer = _content(values)
-        data: Any = layer.get("data")
-        where = f"{values}: " if Path(values).is_file() else ""
-        for part in _DATA_SETS:
-            if isinstance(data, dict) and part in data:
-                one_of_many = part in ("val", "test") and isinstance(data[part], dict)
-                require(not one_of_many, f"{where}data.{part} is a list; write [{{...}}]")
-                if cfg.get(f"data.{part}") is not None:
-                    cfg[f"data.{part}"] = _inherited(cfg[f"data.{part}"], data[part])
-        if cfg.get("trainer.callbacks") and "callbacks" in (layer.get("trainer") or {}):
-            rank_zero_info(f"{values} replaces trainer.callbacks; callbacks+ would add to them")
+        file = os.path.isfile(values)
         try:
+            data = _data_of(Path(values).read_text(encoding="utf-8") if file else values)
+            for part in data.keys() & {"train", "val", "test"}:
+                cfg[f"data.{part}"] = None
             super().__call__(parser, cfg, values, option_string)
         except (ArgumentError, KeyError, TypeError, ValueError) as error:
+            where = f"{values}: " if file else ""
             raise ConfigError(f"{where}{explain(error) or _refusal(error, parser)}") from error
+
+
+def _data_of(text: str) -> Mapping[str, Any]:
+    """What a configuration has under ``data``; empty if it is none, which the parser explains."""
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return {}
+    data = found.get("data") if isinstance(found, dict) else None
+    return data if isinstance(data, dict) else {}
 
 
 def _refusal(error: Exception, parser: LightningArgumentParser) -> str:
@@ -78,44 +83,6 @@ def _refusal(error: Exception, parser: LightningArgumentParser) -> str:
     named = ".".join(re.findall(r"(?:--|')([\w.]+)", text))
     unknown = "unrecognized" in text or "not accept" in text
     return text + (did_you_mean(named, parser.get_defaults().keys()) if unknown else "")
-
-
-_DATA_SETS = ("train", "val", "test")
-
-
-def _content(source: str) -> Mapping[str, Any]:
-    """A configuration's content; empty if it is no mapping, which the parser explains."""
-    try:
-        text = Path(source).read_text(encoding="utf-8") if Path(source).is_file() else source
-        found = yaml.safe_load(text)
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"--config {source}: not UTF-8 text ({error}); save it so") from error
-    except (OSError, yaml.YAMLError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _inherited(before: Any, given: Any) -> Any:
-    """The earlier layers' data sets, reduced to what a layer with ``given`` inherits.
-
-    An entry with another path inherits nothing, or name and task if it gives no name.
-    """
-    if isinstance(given, list):
-        if not isinstance(before, list) or len(before) != len(given):
-            return []
-        return [_inherited(*pair) for pair in zip(before, given, strict=True)]
-    if before is None or not isinstance(given, dict):
-        return before
-    known = before.get("init_args", before)
-    if given.get("path", known.get("path")) == known.get("path"):
-        return before
-    if "name" in given:
-        return None
-    kept = before.clone()
-    settings = kept.get("init_args", kept)
-    for name in {*vars(settings)} - {"name", "task"}:
-        del settings[name]
-    return kept
 
 
 _TASK_OF_EMBEDDED = {COUNTDOWN_TINY: "countdown", ARITHMETIC_TINY: "gsm8k"}
@@ -236,9 +203,8 @@ class SVRCommandLine(LightningCLI):
 
     def before_fit(self) -> None:
         """Refuse a new run in the folder of another: it would overwrite logs and policy."""
-        self._find_checkpoint()
         root = Path(self.trainer.default_root_dir)
-        if self._requested_checkpoint() is None:
+        if self._checkpoint() is None:
             found = [*_checkpoints(self.trainer), *(p for p in [root / "policy"] if p.exists())]
             require(
                 not found,
@@ -260,16 +226,16 @@ class SVRCommandLine(LightningCLI):
 
     def before_validate(self) -> None:
         """Refuse ``--ckpt_path`` if there is no such checkpoint."""
+        path = self._checkpoint()
         require(
-            not self._server_has_the_policy() or self._requested_checkpoint() is None,
+            path is None or not self._server_has_the_policy(),
             "--ckpt_path: model.engine is a server, which has weights of its own; leave one out",
         )
         require(
-            self._requested_checkpoint() != "last" or bool(_checkpoints(self.trainer)),
+            path != "last" or bool(_checkpoints(self.trainer)),
             f"--ckpt_path last: there is no checkpoint under {self.trainer.default_root_dir}; give "
             "the run's --trainer.default_root_dir, or a file",
         )
-        self._find_checkpoint()
 
     before_test = before_predict = before_export = before_validate
 
@@ -287,16 +253,18 @@ class SVRCommandLine(LightningCLI):
         if self.trainer.is_global_zero and file.is_file():
             print(file)
 
-    def _requested_checkpoint(self) -> str | None:
-        path = self.config_init[self.subcommand].get("ckpt_path")
-        return None if path is None else str(path)
+    def _checkpoint(self) -> str | None:
+        """What ``--ckpt_path`` names, or None.
 
-    def _find_checkpoint(self) -> None:
-        path = self._requested_checkpoint() or "last"
+        Raises:
+            ConfigError: if there is no such file.
+        """
+        path: str | None = self.config_init[self.subcommand].get("ckpt_path")
         require(
-            path in ("last", "hpc") or "://" in path or Path(path).exists(),
+            path in (None, "last") or Path(str(path)).exists(),
             f"--ckpt_path {path}: there is no such file; give a checkpoint, or last",
         )
+        return path
 
     def _parse_ckpt_path(self) -> None:
         """Configuration files and flags win over the hyperparameters in a checkpoint."""
@@ -347,7 +315,7 @@ def run(command: str, about: str, arguments: list[str]) -> None:
                 **{"prog": program(), **parsing},
                 command: {"description": _DESCRIPTION.format(about=about), **parsing},
             },
-            args=[command, *_spelled_out(arguments)],
+            args=[command, *arguments],
         )
     except MisconfigurationException as error:
         raise ConfigError(explain(error) or str(error)) from error
@@ -360,28 +328,3 @@ def run(command: str, about: str, arguments: list[str]) -> None:
 _DESCRIPTION = """{about}. Every key of a configuration can be given as a flag. Besides, --record
 records every turn (model.evaluation.adaptive: false), so that any stopping rule can be replayed,
 and --stop RULE --stop.OPTION VALUE are short for --model.evaluation.stop."""
-
-
-def _spelled_out(arguments: list[str]) -> Iterator[str]:
-    """The arguments with short options as keys, and data sets as layers."""
-    words = iter(arguments)
-    for word in words:
-        flag, equals, value = word.partition("=")
-        if word == "--record":
-            yield "--model.evaluation.adaptive=false"
-        elif flag.split(".")[0] == "--stop":
-            yield f"--model.evaluation.{word.removeprefix('--')}"
-        elif found := re.fullmatch(r"--data\.(train|val|test)(\.path)?", flag):
-            value = value if equals else next(words, "")
-            given = {"path": value} if found[2] else _yaml(value)
-            yield from ("--config", json.dumps({"data": {found[1]: given}}))
-        else:
-            yield word
-
-
-def _yaml(text: str) -> Any:
-    """A text as YAML; the text itself, for the parser to refuse, if it is none."""
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
