@@ -49,6 +49,11 @@ def number(value: float) -> str:
     return f"{value:.2f}" if round(value, 2) == value else f"{value:.4g}"
 
 
+def interval(bounds: Sequence[float], form: str = "{:.3f}") -> str:
+    """``[0.412, 0.583]``."""
+    return f"[{', '.join(map(form.format, bounds))}]"
+
+
 def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> Table:
     """A table of plain texts: the first column is aligned left, all others right."""
     heading = Text(title, style="bold") if title else None

@@ -9,7 +9,7 @@ Shapes: K options, S training seeds, N problems, R resamples, J splits.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,9 +144,25 @@ def _best(right: Floats, cost: Floats, limit: Floats) -> Ints:
     return np.asarray(np.where(best, cost, np.inf).argmin(1))
 
 
+def best_within(
+    ways: Mapping[str, Options], budget: Floats | float, cluster: Ints
+) -> dict[str, Chosen | None]:
+    """By name, the best option of each way within one budget; see :func:`choose`."""
+    draws = draw(cluster)
+    return {name: choose(options, [budget], draws)[0] for name, options in ways.items()}
+
+
 def measured(found: Chosen | None) -> dict[str, Any]:
     """``accuracy`` with ``ci95``, and ``tokens``; all None where nothing was chosen."""
     if found is None:
         return dict.fromkeys(("accuracy", "ci95", "tokens"))
     accuracy, tokens = float(found.accuracy[0]), float(found.tokens[0])
     return {"accuracy": accuracy, "ci95": percentile_interval(found.accuracy[1:]), "tokens": tokens}
+
+
+def gap(one: Chosen | None, other: Chosen | None) -> dict[str, Any]:
+    """``gap`` of the accuracies, paired, with ``gap_ci95``; None where nothing was chosen."""
+    if one is None or other is None:
+        return dict.fromkeys(("gap", "gap_ci95"))
+    difference = one.accuracy - other.accuracy
+    return {"gap": float(difference[0]), "gap_ci95": percentile_interval(difference[1:])}

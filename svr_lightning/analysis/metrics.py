@@ -1,14 +1,39 @@
-"""All metrics of data sets and their macro averages, as in results files."""
+"""All metrics of data sets, as in results files, and their averages, as tables show them.
 
-from collections.abc import Mapping, Sequence
+``Datasets`` are the metrics of one evaluation, {data set: {metric: value}}; ``seeds`` are one such
+mapping per seed of a method.
+"""
+
+import math
+import statistics
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from svr_lightning.analysis.averages import AVERAGES, MATH_5, macro_average
+import numpy as np
+
 from svr_lightning.analysis.intervals import effective_size, wilson_interval
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.table import TurnTable, problem_table, turn_tables
-from svr_lightning.core.metrics import METRIC_NAMES
+from svr_lightning.core.metrics import DEFINITIONS, METRIC_NAMES
 from svr_lightning.files import finite
+
+Datasets = Mapping[str, Mapping[str, Any]]
+MATH_5 = ("math500", "aime26", "amc23", "olympiadbench", "minerva_math")
+"""The data sets of the paper's Math-5 average."""
+DISPLAY = {
+    "countdown": "Countdown",
+    "gsm8k": "GSM8K",
+    "math500": "MATH500",
+    "aime26": "AIME26",
+    "amc23": "AMC23",
+    "olympiadbench": "Olymp.",
+    "minerva_math": "Minerva",
+}
+"""The paper's seven data sets in its order, under the names that its tables use."""
+NONE = "--"
+"""Printed where there is no value."""
+AVERAGES = ("all", "math")
+"""The averages of a results file, over all data sets and over Math-5, and their names in logs."""
 
 
 def measure_all(tables: Mapping[str, TurnTable]) -> dict[str, dict[str, Any]]:
@@ -18,10 +43,10 @@ def measure_all(tables: Mapping[str, TurnTable]) -> dict[str, dict[str, Any]]:
     over every data set here, ``math`` over Math-5 alone.
     """
     datasets = {name: measure(table) for name, table in tables.items()}
-    parts = zip(AVERAGES, (tuple(datasets), MATH_5), strict=True)
+    parts = {"all": tuple(datasets), "math": MATH_5}
     return {
         "datasets": datasets,
-        "macro": {part: macro_average(datasets, names) for part, names in parts},
+        "macro": {part: macro_average(datasets, names) for part, names in parts.items()},
     }
 
 
@@ -66,3 +91,130 @@ def named_metrics(stage: str, results: Mapping[str, Any]) -> dict[str, float]:
         for metric in METRIC_NAMES
         if values.get(metric) is not None
     }
+
+
+def macro_average(
+    datasets: Mapping[str, Mapping[str, Any]],
+    names: Sequence[str],
+    metrics: Collection[str] = METRIC_NAMES,
+) -> dict[str, Any]:
+    """The unweighted mean of each metric over the named data sets that are present.
+
+    Args:
+        datasets: values by data set, None if undefined.
+        names: what the average is meant to cover.
+        metrics: what to average; those that no data set has are left out.
+
+    Returns:
+        Each metric: the mean over the data sets that define it, None if none does.
+        ``n_datasets``: {metric: over how many data sets it ran}. ``datasets`` and ``missing``:
+        which of ``names`` went in and which are not there.
+    """
+    present = [name for name in names if name in datasets]
+    known = [m for m in metrics if not datasets or any(m in one for one in datasets.values())]
+    defined = {
+        metric: [value for n in present if (value := datasets[n].get(metric)) is not None]
+        for metric in known
+    }
+    return {
+        **{k: math.fsum(v) / len(v) if v else None for k, v in defined.items()},
+        "n_datasets": {metric: len(values) for metric, values in defined.items()},
+        "datasets": present,
+        "missing": [name for name in names if name not in datasets],
+    }
+
+
+# --- names and groups ---------------------------------------------------------------------------
+
+
+def display(dataset: str) -> str:
+    """A data set's name in tables and figures."""
+    return DISPLAY.get(dataset, dataset)
+
+
+def ordered(datasets: Iterable[str]) -> list[str]:
+    """Each data set once: the paper's first, in its order, then the others as they come."""
+    present = list(dict.fromkeys(datasets))
+    return [name for name in DISPLAY if name in present] + [
+        name for name in present if name not in DISPLAY
+    ]
+
+
+def averages(datasets: Iterable[str]) -> dict[str, list[str]]:
+    """The paper's averages: over its data sets, and over Math-5 if all five are there.
+
+    Other data sets are in none: they may lie outside of what a policy was trained on.
+
+    Examples:
+        >>> averages(["gsm8k", "math500"])
+        {'All-2': ['gsm8k', 'math500']}
+        >>> averages(["countdown_tiny", "countdown_outside"])
+        {}
+    """
+    names = ordered(datasets)
+    found = {}
+    if len(names) > 1 and set(names) <= DISPLAY.keys() and set(names) != set(MATH_5):
+        found[f"All-{len(names)}"] = names
+    if set(MATH_5) <= set(names):
+        found["Math-5"] = list(MATH_5)
+    return found
+
+
+def groups(datasets: Iterable[str]) -> dict[str, list[str]]:
+    """What summaries are of: the averages, where there are any, else each data set."""
+    names = ordered(datasets)
+    return averages(names) or {display(name): [name] for name in names}
+
+
+def columns_of(datasets: Iterable[str]) -> dict[str, list[str]]:
+    """The columns of a table: each data set, then the averages."""
+    names = ordered(datasets)
+    return {display(name): [name] for name in names} | averages(names)
+
+
+def average(datasets: Datasets, names: Sequence[str]) -> dict[str, Any]:
+    """The macro average over ``names``, with a 95 % interval of its accuracy.
+
+    The interval of a mean of independent proportions combines their own intervals (Zou and
+    Donner's "MOVER"); for one data set it is that data set's interval. Where one of ``names`` is
+    missing every value is None.
+    """
+    values = macro_average(datasets, names)
+    if values["missing"]:
+        return dict.fromkeys([*METRIC_NAMES, "accuracy_ci95"])
+    rows = [(datasets[name]["accuracy"], *datasets[name]["accuracy_ci95"]) for name in names]
+    accuracy, low, high = np.array(rows, dtype=np.float64).T
+    below, above = (np.sqrt(np.sum((end - accuracy) ** 2)) / len(names) for end in (low, high))
+    mean = values["accuracy"]
+    return {**values, "accuracy_ci95": [mean - float(below), mean + float(above)]}
+
+
+# --- over seeds ---------------------------------------------------------------------------------
+
+
+def values_of(seeds: Sequence[Datasets], names: Sequence[str], metric: str) -> list[float]:
+    """The macro average over ``names`` of each seed that has all of them and defines it."""
+    found = (macro_average(one, names, [metric]).get(metric) for one in _whole(seeds, names))
+    return [value for value in found if value is not None]
+
+
+def text_of(seeds: Sequence[Datasets], names: Sequence[str], metric: str) -> str:
+    """The mean over seeds; of several, with their sample standard deviation.
+
+    Where not all of several data sets have the metric, it says how many do.
+    """
+    values = values_of(seeds, names, metric)
+    if not values:
+        return NONE
+    form = DEFINITIONS[metric].text
+    text = form(statistics.fmean(values))
+    if len(values) > 1:
+        text += f" \u00b1 {form(statistics.stdev(values))}"
+    defined = ([one[n].get(metric) is not None for n in names] for one in _whole(seeds, names))
+    least = min(map(sum, defined))
+    return text if least == len(names) else f"{text} (of {least} sets)"
+
+
+def _whole(seeds: Sequence[Datasets], names: Sequence[str]) -> list[Datasets]:
+    """The seeds with all data sets."""
+    return [one for one in seeds if set(names) <= one.keys()]

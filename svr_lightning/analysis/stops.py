@@ -1,11 +1,10 @@
 """Families of stopping rules compared at equal tokens, from recordings of every turn."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from svr_lightning.analysis.choice import Chosen, Options, choose, draw, measured
-from svr_lightning.analysis.intervals import percentile_interval
+from svr_lightning.analysis.choice import Options, best_within, gap, joined, measured
 from svr_lightning.analysis.replay import FirstRight, Row, Tables, replay
 from svr_lightning.analysis.table import Endings, Floats, TurnTable, pool
 from svr_lightning.core.stopping import (
@@ -33,6 +32,11 @@ _SCORES: Mapping[str, tuple[Score, bool]] = {
 _LEVELS = 11
 """Thresholds of a score, at equal shares of its recorded values."""
 ORACLE = "oracle (reads labels)"
+FIRST = "first answer"
+VOTE = "majority vote of samples"
+FREE = "best stop without the self-check"
+REFINING = "refining with the self-check"
+FRESH = "fresh samples with the self-check"
 AnyRule = StopRule | FirstRight
 
 
@@ -58,29 +62,61 @@ def compare_stops(
     """
     table = pool(tables)
     spent = total_tokens(table, replay(table, rule, max_turns)) if budget is None else budget
-    draws = draw(table.cluster)
-    rows: list[Row] = []
-    chosen: dict[str, Chosen] = {}
-    for name, rules in families(table, max_turns).items():
-        options = options_of([table], rules, max_turns)
-        (found,) = choose(options, [spent], draws)
-        if found is not None:
-            chosen[name] = found
-        rows.append(
-            {
-                "name": name,
-                "settings": found and list(found.names),
-                **measured(found),
-            }
-        )
-    free = {name: found for name, found in chosen.items() if name != ORACLE}
+    found = best_within(_ways(table, max_turns), spent, table.cluster)
+    free = {name: one for name, one in found.items() if one and name != ORACLE}
     winner = max(free, key=lambda n: (free[n].accuracy[0], -free[n].tokens[0]), default=None)
-    for row in rows:
-        row["gap"], row["gap_ci95"] = None, None
-        if winner is not None and row["name"] in chosen:
-            gap = chosen[row["name"]].accuracy - chosen[winner].accuracy
-            row["gap"], row["gap_ci95"] = float(gap[0]), percentile_interval(gap[1:])
+    best = None if winner is None else free[winner]
+    rows = [
+        {"name": name, "settings": one and list(one.names), **measured(one), **gap(one, best)}
+        for name, one in found.items()
+    ]
     return {"budget": float(np.mean(spent)), "winner": winner, "rows": rows}
+
+
+def check_value(refined: TurnTable, fresh: TurnTable, answers: int = 3) -> Row:
+    """What a policy's self-check is worth: ways to spend the same tokens, with it and without it.
+
+    A way is a set of stopping rules with each T_max; like in :func:`compare_stops` it is chosen on
+    other problems than it is measured on. The budget are the tokens of some first answers.
+
+    Args:
+        refined: every turn of refinement on every problem.
+        fresh: every fresh turn on the same problems: independent samples.
+        answers: the budget, as a multiple of the mean tokens of a first answer.
+
+    Returns:
+        ``budget`` in tokens per problem; ``rows`` of ``name``, ``accuracy``, ``ci95`` and
+        ``tokens``, None where no rule is cheap enough; ``gap`` and ``gap_ci95``: fresh samples with
+        the self-check minus the best stop without it, paired. Intervals include the choice.
+    """
+
+    def options(table: TurnTable, wanted: Callable[[StopRule], bool]) -> Options:
+        most = table.correct.shape[1]
+        every = [pair for family in families(table, most).values() for pair in family]
+        rules = [(r, turns) for r, turns in every if isinstance(r, StopRule) and wanted(r)]
+        return options_of([table], rules, most)
+
+    def free(rule: StopRule) -> bool:
+        return not rule.reads_self_check
+
+    first = options(refined, lambda rule: rule == FixedTurns(turns=1))
+    ways = {
+        FIRST: first,
+        VOTE: options(fresh, lambda rule: isinstance(rule, Majority)),
+        FREE: joined([options(refined, free), options(fresh, free)]),
+        REFINING: options(refined, lambda rule: rule.reads_self_check),
+        FRESH: options(fresh, lambda rule: rule.reads_self_check),
+    }
+    budget = answers * float(first.tokens.mean())
+    found = best_within(ways, budget, refined.cluster)
+    rows = [{"name": name, **measured(one)} for name, one in found.items()]
+    return {"budget": budget, "rows": rows, **gap(found[FRESH], found[FREE])}
+
+
+def _ways(table: TurnTable, max_turns: int) -> dict[str, Options]:
+    """What every rule of each family of :func:`families` returns."""
+    found = families(table, max_turns)
+    return {name: options_of([table], rules, max_turns) for name, rules in found.items()}
 
 
 def options_of(
@@ -178,8 +214,7 @@ def frontiers(table: TurnTable, max_turns: int) -> list[Row]:
         ``name`` and ``points``, by increasing ``tokens``, that no cheaper one equals.
     """
     found = []
-    for name, rules in families(table, max_turns).items():
-        options = options_of([table], rules, max_turns)
+    for name, options in _ways(table, max_turns).items():
         tokens, accuracy = options.tokens.mean((1, 2)), options.right.mean((1, 2))
         points: list[Row] = []
         for index in np.lexsort((-accuracy, tokens)):

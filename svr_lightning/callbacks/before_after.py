@@ -8,11 +8,12 @@ from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 from rich.console import Console
+from rich.text import Text
 
-from svr_lightning.analysis.check_value import check_value
 from svr_lightning.analysis.results import RESULTS, read_evaluation
+from svr_lightning.analysis.stops import check_value
 from svr_lightning.core.metrics import DEFINITIONS
-from svr_lightning.display import plain, text_table
+from svr_lightning.display import interval, plain, text_table
 from svr_lightning.files import write_file
 from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import draw_check_value
@@ -91,30 +92,23 @@ def print_check_value(folder: Path) -> None:
         folder: of the evaluations, ``after`` and ``fresh`` among them.
     """
     refined, fresh = (read_evaluation(folder / part).tables for part in ("after", "fresh"))
+    console = Console()
     for name, table in refined.items():
         found = check_value(table, fresh[name])
-        rows = [
-            [row["name"], "-", "", ""]
-            if row["accuracy"] is None
-            else [
-                row["name"],
-                f"{row['accuracy']:.3f}",
-                "[{:.3f}, {:.3f}]".format(*row["ci95"]),
-                f"{row['tokens']:.0f}",
-            ]
-            for row in found["rows"]
-        ]
+        rows = []
+        for row in found["rows"]:
+            cells = ["-", "", ""]
+            if row["accuracy"] is not None:
+                cells = [f"{row['accuracy']:.3f}", interval(row["ci95"]), f"{row['tokens']:.0f}"]
+            rows.append([row["name"], *cells])
         title = f"{plain(name)}: within {found['budget']:.0f} tokens per problem"
-        Console().print(text_table(("", "accuracy", "95 %", "tokens"), rows, title))
+        console.print(text_table(("", "accuracy", "95 %", "tokens"), rows, title))
         if found["gap"] is not None:
-            low, high = found["gap_ci95"]
-            gap = f"{found['gap']:+.3f} [{low:+.3f}, {high:+.3f}]"
-            Console().print(
-                f"the self-check, over the best stop without it: {gap}", highlight=False
-            )
+            gap = f"{found['gap']:+.3f} {interval(found['gap_ci95'], '{:+.3f}')}"
+            console.print(Text(f"the self-check, over the best stop without it: {gap}"))
         picture = folder / "fresh" / (re.sub(r"\W", "_", name) + ".svg")
         write_file(picture, [svg(draw_check_value, found)])
-        Console().print(f"picture: {picture}", markup=False, highlight=False)
+        console.print(Text(f"picture: {picture}"))
 
 
 def _compares(trainer: Trainer) -> bool:

@@ -24,14 +24,14 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from svr_lightning.analysis.averages import average, groups
 from svr_lightning.analysis.logs import read_recording
+from svr_lightning.analysis.metrics import average, groups
 from svr_lightning.analysis.replay import curves
 from svr_lightning.analysis.results import SAMPLES, setting
 from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.analysis.voting import VOTES, vote
 from svr_lightning.core.metrics import DEFINITIONS
-from svr_lightning.display import plain, text_table
+from svr_lightning.display import interval, plain, text_table
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import write_json
 
@@ -118,7 +118,7 @@ def _print_stops(console: Console, title: str, stops: Mapping[str, Any]) -> None
             rows.append([row["name"], "-", "-", "over budget"])
             continue
         winner = row["name"] == stops["winner"]
-        gap = "winner" if winner else f"{row['gap']:+.3f} {_interval(row['gap_ci95'])}"
+        gap = "winner" if winner else f"{row['gap']:+.3f} {interval(row['gap_ci95'])}"
         rows.append([row["name"], f"{row['accuracy']:.3f}", f"{row['tokens']:.0f}", gap])
     title = f"{title}: stopping rules within {stops['budget']:.0f} tokens per problem"
     headings = ["rule", "accuracy", "tokens", "to the winner, 95 %"]
@@ -127,21 +127,14 @@ def _print_stops(console: Console, title: str, stops: Mapping[str, Any]) -> None
 
 
 def _print_votes(console: Console, votes: Mapping[str, Any]) -> None:
-    """Maj@k of every data set."""
+    """The accuracy of one sample, and Maj@k, of every data set."""
     rows = []
     for name, values in votes.items():
-        ks = [metric.removeprefix("maj@") for metric in values if metric.startswith("maj@")]
-        rows.append([" ".join(plain(name).split()), "1", *_accuracy(values, "mean@1"), ""])
-        rows += [
-            ["", k, *_accuracy(values, f"maj@{k}"), f"{values[f'tokens@{k}']:.0f}"] for k in ks
-        ]
+        heading = " ".join(plain(name).split())
+        for metric, bounds in values["ci95"].items():  # mean@1, maj@3 and so on
+            k = metric.partition("@")[2]
+            tokens = f"{values[f'tokens@{k}']:.0f}" if f"tokens@{k}" in values else ""
+            rows.append([heading, k, f"{values[metric]:.3f}", interval(bounds), tokens])
+            heading = ""
     heads = ("data set", "k", "Maj@k", "95 %", "tokens")
     console.print(text_table(heads, rows, "majority of fresh turns"))
-
-
-def _accuracy(values: Mapping[str, Any], name: str) -> tuple[str, str]:
-    return f"{values[name]:.3f}", _interval(values["ci95"][name])
-
-
-def _interval(bounds: Sequence[float]) -> str:
-    return f"[{bounds[0]:.3f}, {bounds[1]:.3f}]"

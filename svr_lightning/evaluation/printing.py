@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from svr_lightning.analysis.averages import averages, macro_average
+from svr_lightning.analysis.metrics import averages, macro_average
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, Turn

@@ -15,11 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from svr_lightning.analysis.averages import average, groups, values_of
-from svr_lightning.analysis.check_value import FRESH, REFINING
 from svr_lightning.analysis.intervals import effective_size, wilson_interval
+from svr_lightning.analysis.metrics import average, groups, values_of
 from svr_lightning.analysis.replay import THRESHOLDS, replay, transitions
-from svr_lightning.analysis.stops import ORACLE, frontiers
+from svr_lightning.analysis.stops import FRESH, ORACLE, REFINING, frontiers
 from svr_lightning.analysis.table import (
     Bools,
     Ints,
@@ -451,7 +450,7 @@ def draw_stops(data: Numbers) -> Figure:
 def draw_check_value(found: Numbers) -> Figure:
     """Accuracy with its interval of every way that is within the budget, from the first row down.
 
-    ``found`` is of :func:`~svr_lightning.analysis.check_value.check_value`.
+    ``found`` is of :func:`~svr_lightning.analysis.stops.check_value`.
     """
     figure = drawing.new_figure(2.2)
     axes = figure.subplots()

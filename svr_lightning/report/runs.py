@@ -6,8 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
-from svr_lightning.analysis.averages import Datasets, averages, groups, ordered
-from svr_lightning.analysis.metrics import measure
+from svr_lightning.analysis.metrics import Datasets, averages, groups, measure, ordered
 from svr_lightning.analysis.replay import measured_under, replayed, threshold_rules
 from svr_lightning.analysis.results import (
     Evaluation,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from svr_lightning.analysis.averages import (
+from svr_lightning.analysis.metrics import (
     NONE,
     Datasets,
     average,

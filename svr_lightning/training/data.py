@@ -17,7 +17,7 @@ from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
 from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DataLoader, DistributedSampler
 
-from svr_lightning.analysis.averages import AVERAGES
+from svr_lightning.analysis.metrics import AVERAGES
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.tasks import get_task

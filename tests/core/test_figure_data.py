@@ -7,9 +7,8 @@ import pytest
 import torch
 from torchmetrics.classification import BinaryCalibrationError
 
-from svr_lightning.analysis.averages import average, averages, groups
 from svr_lightning.analysis.intervals import wilson_interval
-from svr_lightning.analysis.metrics import measure
+from svr_lightning.analysis.metrics import average, averages, groups, measure
 from svr_lightning.analysis.replay import replayed
 from svr_lightning.analysis.table import TurnTable, pool
 from svr_lightning.core.stopping import Confident

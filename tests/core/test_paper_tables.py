@@ -10,7 +10,7 @@ import json
 from fractions import Fraction
 from pathlib import Path
 
-from svr_lightning.analysis.averages import DISPLAY, MATH_5, macro_average
+from svr_lightning.analysis.metrics import DISPLAY, MATH_5, macro_average
 
 TESTS = Path(__file__).parents[1]
 ROWS = json.loads((TESTS / "goldens" / "paper_tables.json").read_text())

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from svr_lightning.analysis.averages import MATH_5
 from svr_lightning.analysis.intervals import wilson_interval
+from svr_lightning.analysis.metrics import MATH_5
 from svr_lightning.analysis.results import package_versions, read_samples, samples_file
 from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.errors import ConfigError

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from svr_lightning.__main__ import main
-from svr_lightning.analysis.averages import MATH_5
+from svr_lightning.analysis.metrics import MATH_5
 from svr_lightning.core.stopping import Confident, rule_from_config
 from tests.commands import ROOT, jsonl
 

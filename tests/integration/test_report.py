@@ -10,8 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from svr_lightning.__main__ import main
-from svr_lightning.analysis.averages import text_of
-from svr_lightning.analysis.metrics import measure
+from svr_lightning.analysis.metrics import measure, text_of
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import all_figures
