@@ -40,6 +40,33 @@ RIGHT = "<think>xx</think>\n<answer>8+4-2</answer>"
 WRONG = "<think>xx</think>\n<answer>8+4*2</answer>"
 TEXTS = {"R": RIGHT, "W": WRONG}
 
+NO_THINKING = "<answer>8+4-2</answer>"
+THREE_TURNS = [
+    [
+        f"{WRONG}\n<self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>",
+        f"{NO_THINKING}\n<self_check>VERDICT: CORRECT; CONFIDENCE: 0.8</self_check>",
+        f"{RIGHT}\n<self_check>VERDICT: INCORRECT; CONFIDENCE: 0.4</self_check>",
+    ],
+    [
+        f"{WRONG}\n<self_check>VERDICT: INCORRECT; CONFIDENCE: 0.2</self_check>",
+        f"{WRONG}\n<self_check>VERDICT: UNSURE; CONFIDENCE: 0.5</self_check>",
+        RIGHT,
+    ],
+]
+"""What two trajectories say whose turns differ in every term. With alpha = 0 they earn
+
+    ==========  ==============================  ===========================================
+    turn        solution                        self-check
+    ==========  ==============================  ===========================================
+    first, 1    0.4 form                        .5 (1 - .81) - .8 * .9 + .4     = -0.225
+    first, 2    1 + .3, no form         = 1.3   .5 (1 - .04) + .3 * .8 + .4     =  1.12
+    first, 3    1 + .3 + .4             = 1.7   .5 (1 - .36) + .4               =  0.72
+    second, 1   0.4 form                        .5 (1 - .04) + .2 + .4          =  1.08
+    second, 2   -.3 + .4                = 0.1   .5 (1 - .25) + .4               =  0.775
+    second, 3   1 + .3 + .4             = 1.7   .5 (1 - .25) - .4, no block     = -0.025
+    ==========  ==============================  ===========================================
+"""
+
 Write = Callable[[int, int, list[Message]], str]
 """From a program's number, its prompt's number and the prompt to a completion."""
 
@@ -68,6 +95,22 @@ def single_turn(problem: Problem, text: str) -> Trajectory:
     return Trajectory(problem=problem, sample=0, turns=(turn,), ending=Ending(1, 1, False))
 
 
+def messages_of(request: Any) -> list[Message]:
+    """The prompt of what a program asks for, which may come with a limit."""
+    return list(request.messages if isinstance(request, PromptRequest) else request)
+
+
+def answered(program: Any, write: Callable[[int, Any], Completion]) -> Any:
+    """What a program returns; ``write`` completes its requests, from the turn's place and each."""
+    place, requested = 0, next(program)
+    while True:
+        try:
+            requested = program.send([write(place, one) for one in requested])
+        except StopIteration as end:
+            return end.value
+        place += 1
+
+
 class Actors:
     """Stands in for the driver: runs programs one after the other."""
 
@@ -83,20 +126,15 @@ class Actors:
             yield index, self._play(job)
 
     def _play(self, job: Job) -> Any:
-        requested: Sequence[Any] = next(job.program)
-        count = 0
-        while True:
-            written = []
-            for one in requested:
-                messages, limit = one if isinstance(one, PromptRequest) else (one, None)
-                self.prompts.append(messages)
-                self.limits.append(limit)
-                written.append(completion(self._write(job.sample, count, messages)))
-                count += 1
-            try:
-                requested = job.program.send(written)
-            except StopIteration as end:
-                return end.value
+        before = len(self.prompts)
+
+        def write(_: int, request: Any) -> Completion:
+            count, messages = len(self.prompts) - before, messages_of(request)
+            self.prompts.append(messages)
+            self.limits.append(getattr(request, "max_completion_tokens", None))
+            return completion(self._write(job.sample, count, messages))
+
+        return answered(job.program, write)
 
 
 def play(

@@ -1,16 +1,56 @@
-"""Prompts, compared with goldens that were written from the paper's appendix by hand."""
+"""Prompts, compared with goldens that were written from the paper's appendices by hand."""
 
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from svr_lightning.core.prompts import first_turn_messages, refinement_messages, shorten_draft
-from svr_lightning.core.types import PolicyState, Problem, Verdict
+from svr_lightning.core.prompts import (
+    analysis,
+    feedback,
+    first_turn_messages,
+    guided,
+    neutral,
+    refinement_messages,
+    shorten_draft,
+)
+from svr_lightning.core.types import (
+    DraftState,
+    Message,
+    OracleState,
+    PolicyState,
+    Problem,
+    Verdict,
+)
+from svr_lightning.recipes.base import Recipe
+from svr_lightning.recipes.dialogues import SelfVerifying, chain
+from svr_lightning.recipes.mlmt_rl import MLMTRL
 from svr_lightning.tasks import TASKS, get_task
-from tests.prompts import DRAFTS, QUESTIONS, rendered
+from tests.recipes import RECIPES, answered, completion, each_recipe, messages_of, ten
+from tests.scripted import exam
 
-GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "prompts"
+GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
+QUESTIONS = {
+    "countdown": "Using the numbers [44, 19, 35], create an equation that equals 98. You can use "
+    "basic arithmetic operations (+, -, *, /) and each number can only be used once.",
+    "gsm8k": "A robe takes 2 bolts of blue fiber and half that much white fiber.  How many bolts "
+    "in total does it take?",
+    "math": "What is $\\frac{1}{2}$ of $7$?",
+}
+DRAFTS = {
+    "countdown": "<think>44 + 19 = 63, 63 + 35 = 98</think>\n<answer>44 + 19 + 35</answer>",
+    "gsm8k": "<think>2 + 1 = 3</think>\n<answer>\\boxed{3}</answer>",
+    "math": "<think>7/2</think>\n<answer>\\boxed{\\frac{7}{2}}</answer>",
+}
+
+
+def rendered(messages: Sequence[Message]) -> str:
+    return "".join(f"[{message['role']}]\n{message['content']}\n" for message in messages)
+
+
+# --- SVR's ------------------------------------------------------------------------------------
 
 # golden: turn, verdict, confidence as parsed, whether the previous generation was truncated
 BRANCHES = {
@@ -19,65 +59,46 @@ BRANCHES = {
     "incorrect": (10, Verdict.INCORRECT, 0.1249, False),
     "unsure": (2, Verdict.UNSURE, 0.5, False),
 }
-TASK_NAMES = sorted(TASKS)
+each_task = pytest.mark.parametrize("name", TASKS)
 
 
-def problem(name: str) -> Problem:
-    return Problem(id="1", task=name, question=QUESTIONS[name], reference="a gold answer")
+def problem(name: str, question: str | None = None) -> Problem:
+    return Problem(id="1", task=name, question=question or QUESTIONS[name], reference="a gold one")
 
 
-@pytest.mark.parametrize("name", TASK_NAMES)
+def refined(
+    name: str,
+    draft: str,
+    turn: int = 2,
+    verdict: Verdict = Verdict.UNSURE,
+    confidence: float = 0.5,
+    truncated: bool = False,
+    question: str | None = None,
+) -> list[Message]:
+    return refinement_messages(
+        get_task(name),
+        problem(name, question),
+        previous=draft,
+        verdict=verdict,
+        confidence=confidence,
+        truncated=truncated,
+        turn=turn,
+    )
+
+
+@each_task
 def test_the_first_turn_is_the_system_message_and_the_raw_question(name: str) -> None:
     messages = first_turn_messages(get_task(name), problem(name))
-    assert rendered(messages) == (GOLDENS / f"{name}-first.txt").read_text()
+    assert rendered(messages) == (GOLDENS / "prompts" / f"{name}-first.txt").read_text()
     assert messages[0]["content"] == get_task(name).system_prompt
     assert messages[1] == {"role": "user", "content": QUESTIONS[name]}
 
 
-@pytest.mark.parametrize("name", TASK_NAMES)
+@each_task
 @pytest.mark.parametrize("branch", BRANCHES)
 def test_every_branch_reads_as_in_the_paper(name: str, branch: str) -> None:
-    turn, verdict, confidence, truncated = BRANCHES[branch]
-    messages = refinement_messages(
-        get_task(name),
-        problem(name),
-        previous=DRAFTS[name],
-        verdict=verdict,
-        confidence=confidence,
-        truncated=truncated,
-        turn=turn,
-    )
-    assert rendered(messages) == (GOLDENS / f"{name}-{branch}.txt").read_text()
-
-
-def test_every_golden_belongs_to_a_test() -> None:
-    expected = {f"{name}-{branch}" for name in TASK_NAMES for branch in ["first", *BRANCHES]}
-    assert {path.stem for path in GOLDENS.iterdir()} == expected
-
-
-def user_message(name: str, verdict: Verdict, confidence: float, truncated: bool = False) -> str:
-    return refinement_messages(
-        get_task(name),
-        problem(name),
-        previous="d",
-        verdict=verdict,
-        confidence=confidence,
-        truncated=truncated,
-        turn=2,
-    )[1]["content"]
-
-
-def unsure(name: str, draft: str, question: str = "q", turn: int = 2) -> str:
-    messages = refinement_messages(
-        get_task(name),
-        replace(problem(name), question=question),
-        previous=draft,
-        verdict=Verdict.UNSURE,
-        confidence=0.5,
-        truncated=False,
-        turn=turn,
-    )
-    return messages[1]["content"]
+    messages = refined(name, DRAFTS[name], *BRANCHES[branch])
+    assert rendered(messages) == (GOLDENS / "prompts" / f"{name}-{branch}.txt").read_text()
 
 
 @pytest.mark.parametrize(
@@ -95,7 +116,7 @@ def unsure(name: str, draft: str, question: str = "q", turn: int = 2) -> str:
 def test_a_confidence_has_two_decimals_wherever_it_stands(
     verdict: Verdict, confidence: float, shown: str
 ) -> None:
-    text = user_message("math", verdict, confidence)
+    text = refined("math", "d", 2, verdict, confidence)[1]["content"]
     assert f"last turn: {verdict.value} (conf {shown})\n" in text
     assert f"(self-confidence {shown})" in text
 
@@ -108,7 +129,7 @@ def test_a_draft_is_cut_at_the_tasks_limit_and_marked_only_if_it_was_longer(
     whole, longer = "x" * limit, "x" * limit + "y"
     for draft, kept in [(whole, whole), (longer, whole + "[...truncated]")]:
         expected = f"\n\nYour previous solution:\n{kept}\n\nIn your previous attempt"
-        assert expected in unsure(name, draft)
+        assert expected in refined(name, draft)[1]["content"]
 
 
 def test_characters_are_counted_not_bytes() -> None:
@@ -120,21 +141,17 @@ def test_characters_are_counted_not_bytes() -> None:
 @pytest.mark.parametrize("turn", [1, 0, -1])
 def test_the_first_turn_has_no_refinement(turn: int) -> None:
     with pytest.raises(ValueError, match="turn 2 or later"):
-        unsure("math", "d", turn=turn)
+        refined("math", "d", turn)
 
 
 def test_braces_and_percent_signs_of_the_policy_are_copied_as_they_are() -> None:
     text = "{draft} {0} %s \\boxed{} $x"
-    assert unsure("math", text, question=text).count(text) == 2
+    assert refined("math", text, question=text)[1]["content"].count(text) == 2
 
 
 def test_the_state_a_prompt_is_built_from_holds_no_label() -> None:
-    assert [field.name for field in fields(PolicyState)] == [
-        "draft",
-        "verdict",
-        "confidence",
-        "truncated",
-    ]
+    names = [field.name for field in fields(PolicyState)]
+    assert names == ["draft", "verdict", "confidence", "truncated"]
 
 
 @pytest.mark.parametrize(
@@ -142,3 +159,159 @@ def test_the_state_a_prompt_is_built_from_holds_no_label() -> None:
 )
 def test_generation_limits_are_the_papers(name: str, completion: int) -> None:
     assert get_task(name).max_completion_tokens == completion
+
+
+# --- prompts without a self-check ---------------------------------------------------------------
+
+
+def test_a_right_draft_is_never_called_wrong() -> None:
+    state = OracleState(draft="d", truncated=False, correct=True)
+    with pytest.raises(ValueError, match="a draft that is right"):
+        analysis(get_task("math").style, "q", state, 2)
+
+
+def test_drafts_are_shortened_as_svrs_are_and_hints_are_not() -> None:
+    style = get_task("countdown").style
+    long = "x" * 512 + "y"
+    kept = "x" * 512 + "[...truncated]"
+    for messages in (
+        neutral(style, "q", DraftState(draft=long, truncated=False), 2),
+        feedback(style, "q", long),
+        guided(style, "q", long, "hints", 3),
+    ):
+        assert f"\n{kept}\n\n" in messages[1]["content"]
+    assert f"\n{long}\n\n" in guided(style, "q", "d", long, 3)[1]["content"]
+
+
+# --- all that each recipe asks, turn by turn ----------------------------------------------------
+
+BETWEEN = "=" * 40 + "\n"
+"""Stands between the prompts of a golden, which follow the texts below."""
+
+# What the policy says in turn: wrong, cut off, right.
+WRITTEN = {
+    "countdown": [
+        "<think>8 + 4 * 2</think>\n<answer>8+4*2</answer>",
+        "<think>8 + 4 is 12, then",
+        "<think>12 - 2</think>\n<answer>8+4-2</answer>",
+    ],
+    "math": [
+        "<think>6 + 7</think>\n<answer>\\boxed{13}</answer>",
+        "<think>6 times 7 is",
+        "<think>7 + 7 + 7 + 7 + 7 + 7</think>\n<answer>\\boxed{42}</answer>",
+    ],
+}
+CHECKS = [
+    "\n<self_check>VERDICT: INCORRECT; CONFIDENCE: 0.2</self_check>",
+    "",
+    "\n<self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>",
+]
+CUT_OFF = 1
+"""Place of the text that reaches its token limit."""
+
+# recipe: golden, its prompts in training, its prompts in an evaluation of four turns
+PROMPTS = {
+    "svr": ("svr", 3, 4),
+    "svr_proper": ("svr", 3, 4),
+    "svr_turns": ("svr", 3, 4),
+    "svr_plus": ("svr", 3, 4),
+    "svr_plus_matched": ("svr", 3, 4),
+    "svr_plus_whole": ("svr", 3, 4),
+    "svr_verdict": ("svr_verdict", 3, 4),
+    "svr_confidence": ("svr_confidence", 3, 4),
+    "grpo": ("neutral", 1, 1),
+    "gspo": ("neutral", 1, 1),
+    "grpo_mt": ("neutral", 3, 4),
+    "igrpo": ("neutral", 2, 1),
+    "murphy": ("neutral", 3, 4),
+    "murphy_tree": ("neutral", 3, 4),
+    "mlmt_rl": ("mlmt_rl", 3, 3),
+    "scrpo": ("scrpo", 3, 4),
+    "oracle": ("oracle", 3, 4),
+    "rlcr": ("svr_confidence", 1, 4),
+    "rlcr_log": ("svr_confidence", 1, 4),
+    "rlcr_turns": ("svr_confidence", 3, 4),
+}
+
+
+def asked_by(program: Any, task: str, checked: bool) -> list[str]:
+    """The prompt of each turn, which is one prompt however often a program asks it."""
+    found: list[str] = []
+    texts = [text + check * checked for text, check in zip(WRITTEN[task], CHECKS, strict=True)]
+
+    def write(turn: int, request: Any) -> Any:
+        found[turn:] = found[turn:] or [rendered(messages_of(request))]
+        assert found[turn] == rendered(messages_of(request))
+        return completion(texts[turn % len(texts)], truncated=turn == CUT_OFF)
+
+    answered(program, write)
+    return found
+
+
+def golden(name: str) -> list[str]:
+    return (GOLDENS / "recipe_prompts" / f"{name}.txt").read_text().split(BETWEEN)
+
+
+@each_recipe
+def test_training_and_evaluation_ask_what_the_golden_of_their_recipe_says(name: str) -> None:
+    recipe = RECIPES[name][0]
+    file, training, evaluation = PROMPTS[name]
+    expected, checked = golden(f"countdown-{file}"), file.startswith("svr")
+    for program in recipe.programs(ten()):
+        assert asked_by(program, "countdown", checked) == expected[:training]
+    turns, _ = recipe.stop_policy(4, None)
+    alone = chain(recipe.dialogue, ten(), 0, turns)
+    assert asked_by(alone, "countdown", checked) == expected[:evaluation]
+
+
+@pytest.mark.parametrize("name", ["mlmt_rl", "scrpo"])
+def test_prompts_follow_the_style_of_their_task(name: str) -> None:
+    programs = RECIPES[name][0].programs(exam(["10", "42", "42"])[2])
+    expected = golden(f"math-{name}")
+    assert [asked_by(one, "math", checked=False) for one in programs] == [expected] * 8
+
+
+# --- late turns of every dialogue ---------------------------------------------------------------
+
+
+def checked(text: str, verdict: str, confidence: float) -> str:
+    return f"{text}\n<self_check>VERDICT: {verdict}; CONFIDENCE: {confidence}</self_check>"
+
+
+def shown(recipe: Recipe, turns: int) -> list[tuple[int, set[int]]]:
+    """Of each prompt the turn that it names, or 0, and which earlier turns' texts it shows."""
+    found = []
+
+    def write(turn: int, request: Any) -> Any:
+        prompt = messages_of(request)[1]["content"]
+        named = next((t for t in range(1, 99) if prompt.startswith(f"[T={t}]")), 0)
+        found.append((named, {t for t in range(1, 99) if f"text{t}." in prompt}))
+        text = f"<think>text{turn + 1}.</think><answer>8+4-2</answer>"
+        return completion(checked(text, "UNSURE", 0.5))
+
+    answered(chain(recipe.dialogue, ten(), 0, turns), write)
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name != "mlmt_rl"])
+def test_every_later_prompt_shows_the_turn_before_and_no_other(name: str) -> None:
+    expected = [(0, set())] + [(t, {t - 1}) for t in range(2, 11)]
+    assert shown(RECIPES[name][0], 10) == expected
+
+
+def test_a_tutor_sees_the_latest_answer_and_the_solver_that_answer_and_its_feedback() -> None:
+    expected: list[tuple[int, set[int]]] = [(0, set())]
+    for t in range(2, 10, 2):
+        expected += [(0, {t - 1}), (t + 1, {t - 1, t})]
+    assert shown(MLMTRL(), 9) == expected
+
+
+@pytest.mark.parametrize("interface", ["joint", "verdict", "confidence"])
+def test_svrs_prompts_state_the_self_check_of_the_turn_before(interface: Any) -> None:
+    program = chain(SelfVerifying(interface), ten(), 0, 5)
+    next(program)
+    for verdict, confidence in (("CORRECT", 0.11), ("INCORRECT", 0.22), ("UNSURE", 0.33)):
+        (prompt,) = program.send([completion(checked("", verdict, confidence))])
+        header = messages_of(prompt)[1]["content"].splitlines()[0]
+        assert (verdict in header) == (interface != "confidence")
+        assert (f"{confidence:.2f}" in header) == (interface != "verdict")

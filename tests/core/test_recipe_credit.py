@@ -2,25 +2,37 @@
 
 from dataclasses import replace
 from math import sqrt
+from typing import Any
 
 import pytest
 
 from svr_lightning.core.credit import max_to_go
 from svr_lightning.core.evidence import token_span
+from svr_lightning.core.rewards import RewardWeights, sections
 from svr_lightning.core.seeds import SeedContext
+from svr_lightning.core.types import Sample
+from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.grpo_mt import GRPOMT
 from svr_lightning.recipes.igrpo import IGRPO
 from svr_lightning.recipes.mlmt_rl import MLMTRL
 from svr_lightning.recipes.murphy import Murphy
 from svr_lightning.recipes.oracle import Oracle
+from svr_lightning.recipes.rlcr import RLCR
 from svr_lightning.recipes.scrpo import ScRPO, analysis_span
+from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.tasks import get_task
-from tests.recipes import RIGHT, WRONG, advantages, play, scripts, texts
+from tests.recipes import RIGHT, THREE_TURNS, WRONG, Write, advantages, play, scripts, texts
 
 EPS = 1e-4
 PAIR = 0.5 / (sqrt(0.5) + EPS)
 """Advantages of the values 1 and 0 among themselves: mean 0.5, deviation sqrt(0.5)."""
+
+
+def credited(recipe: Recipe, write: Write) -> tuple[Group, list[Sample]]:
+    """A group and what is learned from it."""
+    ((group,), _) = play(recipe, write)
+    return group, recipe.credit(group)
 
 
 # --- GRPO and GSPO ----------------------------------------------------------------------------
@@ -28,8 +40,7 @@ PAIR = 0.5 / (sqrt(0.5) + EPS)
 
 def test_grpo_compares_every_completion_of_a_problem() -> None:
     recipe = GRPO(group_size=4, reward_kind="binary")
-    ((group,), _) = play(recipe, scripts("R", "W", "W", "W"))
-    samples = recipe.credit(group)
+    _, samples = credited(recipe, scripts("R", "W", "W", "W"))
     # 1, 0, 0, 0: mean 0.25, squared deviations 0.5625 + 3 * 0.0625 = 0.75, over 3, root 0.5.
     expected = [0.75 / (0.5 + EPS), *[-0.25 / (0.5 + EPS)] * 3]
     assert advantages(samples) == pytest.approx(expected)
@@ -52,11 +63,10 @@ def test_the_long_output_safeguard_is_a_term_of_each_turn_and_off_by_default() -
 def test_optimising_some_completions_keeps_their_advantages_among_all() -> None:
     recipe = GRPO(group_size=8, optimised=3, reward_kind="binary")
     written = [(RIGHT if i < 2 else WRONG).replace("xx", str(i)) for i in range(8)]
-    ((group,), _) = play(recipe, lambda program, *_: written[program])
+    _, some = credited(recipe, lambda program, *_: written[program])
     # 1, 1 and six 0: mean 1/4, squared deviations 2 * 9/16 + 6 * 1/16 = 3/2, over 7.
     std = sqrt(3 / 14) + EPS
     among_all = {text: (0.75 if i < 2 else -0.25) / std for i, text in enumerate(written)}
-    some = recipe.credit(group)
     assert (recipe.samples_per_problem, len(set(texts(some)))) == (3, 3)
     assert advantages(some) == pytest.approx([among_all[text] for text in texts(some)])
 
@@ -66,18 +76,16 @@ def test_optimising_some_completions_keeps_their_advantages_among_all() -> None:
 
 def test_grpo_mt_gives_all_turns_the_advantage_of_their_trajectory() -> None:
     recipe = GRPOMT(group_size=2, reward_kind="binary")
-    ((group,), _) = play(recipe, scripts("WWR", "RRW"))
-    samples = recipe.credit(group)
+    _, samples = credited(recipe, scripts("WWR", "RRW"))
     assert advantages(samples) == pytest.approx([PAIR] * 3 + [-PAIR] * 3)
     assert texts(samples) == [WRONG, WRONG, RIGHT, RIGHT, RIGHT, WRONG]
 
 
 def test_the_oracle_averages_the_solve_reward_and_trains_the_last_turn() -> None:
-    recipe = Oracle(group_size=2, length_scale=100)
-    ((group,), _) = play(recipe, scripts("WWR", "WWW"))
+    group, samples = credited(Oracle(group_size=2, length_scale=100), scripts("WWR", "WWW"))
     # Wrong 0.4; wrong again 0.4 - 0.3; then right 0.8 + 0.3 + 0.4, or wrong again.
     assert group.returns == pytest.approx(((0.4 + 0.1 + 1.5) / 3, (0.4 + 0.1 + 0.1) / 3))
-    assert texts(recipe.credit(group)) == [RIGHT, WRONG]
+    assert texts(samples) == [RIGHT, WRONG]
 
 
 def test_igrpo_learns_from_refinements_alone() -> None:
@@ -113,13 +121,10 @@ def test_igrpo_draws_among_equally_good_drafts_by_the_runs_seed() -> None:
 
 # --- Murphy -----------------------------------------------------------------------------------
 
-CHAINS = ("WRW", "WWW", "RWW")
-
 
 def test_murphys_chains_credit_failures_that_were_mended() -> None:
     recipe = Murphy(group_size=3, reward_kind="binary")
-    ((group,), _) = play(recipe, scripts(*CHAINS))
-    samples = recipe.credit(group)
+    _, samples = credited(recipe, scripts("WRW", "WWW", "RWW"))
     # Turn 1: 1 (mended), 0, 1: mean 2/3, variance (2 * 1/9 + 4/9) / 2 = 1/3.
     std = sqrt(1 / 3) + EPS
     # Turn 2: only the unsolved chains, 1 and 0. Turn 3: one chain is left, with nobody beside it.
@@ -132,19 +137,36 @@ def test_murphys_chains_credit_failures_that_were_mended() -> None:
 def test_murphys_tree_expands_failures_and_compares_siblings() -> None:
     recipe = Murphy(group_size=4, horizon=2, reward_kind="binary", shape="tree")
     # Roots R W W W; children are dealt to roots 1, 2, 3, 1 and say R W R W.
-    ((group,), _) = play(recipe, scripts("RWWW" + "RWRW"))
+    group, samples = credited(recipe, scripts("RWWW" + "RWRW"))
     assert [t.parent for t in group.trajectories] == [None] * 4 + [1, 2, 3, 1]
     # Roots 1, 1, 0, 1: mean 3/4, variance (3 / 16 + 9 / 16) / 3 = 1/4. The children of root 1 are
     # siblings, 1 and 0; those of 2 and 3 have none and are compared with each other, 0 and 1.
     up, down = 0.25 / (0.5 + EPS), -0.75 / (0.5 + EPS)
     expected = [up, up, down, up, PAIR, -PAIR, PAIR, -PAIR]
-    assert advantages(recipe.credit(group)) == pytest.approx(expected)
+    assert advantages(samples) == pytest.approx(expected)
 
 
 def test_a_tree_ends_where_nobody_failed() -> None:
     recipe = Murphy(group_size=2, shape="tree")
     ((group,), actors) = play(recipe, scripts("RW" + "RR"))
     assert (len(actors.prompts), group.degenerate) == (4, True)
+
+
+def test_a_trees_third_turn_goes_on_from_the_second() -> None:
+    recipe = Murphy(group_size=3, horizon=3, shape="tree", reward_kind="binary")
+    written = [
+        (RIGHT if letter == "R" else WRONG).replace("xx", f"node {n}")
+        for n, letter in enumerate("WRW" + "WRW" + "RWW")
+    ]
+    ((group,), actors) = play(recipe, lambda _, n, __: written[n])
+    # Failed roots 0 and 2 get children 3, 5 and 4; failed 3 and 5 get 6, 8 and 7.
+    assert [t.parent for t in group.trajectories] == [None] * 3 + [0, 2, 0] + [3, 5, 3]
+    assert [t.turns[0].index for t in group.trajectories] == [1] * 3 + [2] * 3 + [3] * 3
+    for n in range(3, 9):
+        prompt = actors.prompts[n][1]["content"]
+        shown = [m for m in range(9) if f"node {m}<" in prompt]
+        assert shown == [group.trajectories[n].parent]
+        assert prompt.startswith(f"[T={group.trajectories[n].turns[0].index}]")
 
 
 def test_credit_flows_up_a_deeper_tree() -> None:
@@ -178,8 +200,7 @@ ANALYSED = f"<analysis>sign</analysis>{RIGHT}"
 def test_scrpo_trains_first_answers_and_the_analysis_of_corrections_that_succeed() -> None:
     recipe = ScRPO(group_size=3, horizon=2, reward_kind="binary")
     written = [[RIGHT, RIGHT], [WRONG, ANALYSED], [WRONG, WRONG]]
-    ((group,), _) = play(recipe, lambda i, n, _: written[i][n])
-    samples = recipe.credit(group)
+    _, samples = credited(recipe, lambda i, n, _: written[i][n])
     # First answers 1, 0, 0: mean 1/3, variance (4/9 + 2/9) / 2 = 1/3. Of the corrections of the two
     # wrong ones, 1 and 0, the second has a negative advantage.
     std = sqrt(1 / 3) + EPS
@@ -199,8 +220,7 @@ def test_scrpo_judges_a_correction_by_the_answer_right_before_it() -> None:
         [WRONG, analysed("c2"), WRONG],
         [RIGHT, WRONG, analysed("d3")],
     ]
-    ((group,), _) = play(recipe, lambda program, prompt, _: written[program][prompt])
-    samples = recipe.credit(group)
+    group, samples = credited(recipe, lambda i, n, _: written[i][n])
     # An analysis is no fault of form: 1.4 where right, 0.4 where wrong.
     earned = [[turn.total for turn in turns] for turns in group.rewards]
     expected = [[0.4, 0.4, 1.4], [0.4, 0.4, 0.4], [0.4, 1.4, 0.4], [1.4, 0.4, 1.4]]
@@ -221,8 +241,16 @@ def test_scrpo_scores_the_form_of_what_is_left_without_the_analysis() -> None:
 def test_scrpo_corrects_nothing_of_problems_that_are_always_or_never_solved() -> None:
     recipe = ScRPO(group_size=2, horizon=2)
     for rows in [("WR", "WW"), ("RW", "RR")]:
-        ((group,), _) = play(recipe, scripts(*rows))
-        assert advantages(recipe.credit(group)) == [0.0, 0.0]
+        assert advantages(credited(recipe, scripts(*rows))[1]) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(("tau", "optimised"), [(0.1875, 5), (0.19, 4)])
+def test_scrpo_corrects_where_the_share_of_right_answers_varies_enough(
+    tau: float, optimised: int
+) -> None:
+    # A quarter is right: 1/4 * 3/4 = 0.1875. One of three corrections succeeds.
+    recipe = ScRPO(group_size=4, horizon=2, min_variance=tau)
+    assert len(credited(recipe, scripts("RR", "WR", "WW", "WW"))[1]) == optimised
 
 
 def test_the_analysis_ends_at_the_answer_where_its_tags_are_missing() -> None:
@@ -241,3 +269,97 @@ def test_a_span_of_characters_covers_whole_tokens() -> None:
         ((12, 99), (4, 5)),
     ]:
         assert token_span(span, 5, lambda k: size[k - 1]) == tokens
+
+
+# --- RLCR -------------------------------------------------------------------------------------
+
+
+def test_rlcr_averages_its_turns_and_trains_the_last() -> None:
+    recipe = RLCR(group_size=2, horizon=3, scale_rewards="none")
+    sure, doubtful = (f"<self_check>CONFIDENCE: {c}</self_check>" for c in (0.9, 0.2))
+    first = [WRONG + sure, WRONG + doubtful, RIGHT + sure]
+    group, samples = credited(recipe, lambda i, n, _: first[n] if i == 0 else WRONG + sure)
+    # Correctness, Brier score and forms: .19 + .8, .96 + .8, 1 + .99 + .8 against .19 + .8 thrice.
+    assert group.returns == pytest.approx(((0.99 + 1.76 + 2.79) / 3, 0.99))
+    gap = ((0.99 + 1.76 + 2.79) / 3 - 0.99) / 2
+    assert advantages(samples) == pytest.approx([gap, -gap])
+    assert texts(samples) == [RIGHT + sure, WRONG + sure]
+    # In another order they earn the same: nothing to learn.
+    group, _ = credited(recipe, lambda i, n, _: first[n - i])
+    assert group.degenerate
+
+
+# --- SVR+ -------------------------------------------------------------------------------------
+
+
+def svr_plus(**options: Any) -> tuple[SVRPlus, Group, list[Sample]]:
+    fixed: Any = {"group_size": 2, "weights": RewardWeights(alpha=0.0), "scale_rewards": "none"}
+    recipe = SVRPlus(proper=False, **fixed, **options)
+    return recipe, *credited(recipe, lambda i, n, _: THREE_TURNS[i][n])
+
+
+def test_svr_plus_credits_each_section_of_each_turn() -> None:
+    _, group, samples = svr_plus(turns="all")
+    earned = [[sections(reward) for reward in rewards] for rewards in group.rewards]
+    assert earned[0] == [pytest.approx(e) for e in [(0.4, -0.225), (1.3, 1.12), (1.7, 0.72)]]
+    assert earned[1] == [pytest.approx(e) for e in [(0.4, 1.08), (0.1, 0.775), (1.7, -0.025)]]
+    # Solutions to go: 3.4 / 3, 1.5, 1.7 against 2.2 / 3, 0.9, 1.7. Self-checks: each turn's own.
+    first = [0.2, -0.6525, 0.3, 0.1725, 0.0, 0.3725]
+    assert advantages(samples) == pytest.approx([*first, *(-a for a in first)])
+    for place, text in enumerate(THREE_TURNS[0]):
+        check = text.index("<self_check>")
+        parts = [sample.text_span for sample in samples[2 * place : 2 * place + 2]]
+        assert parts == [(0, check), (check, len(text) + 1)]
+
+
+def test_svr_plus_credits_whole_turns_with_their_total_to_go() -> None:
+    _, _, samples = svr_plus(turns="all", sections=False)
+    # Totals 0.175, 2.42, 2.42 and 1.48, 0.875, 1.675.
+    first = [(5.015 - 4.03) / 6, (2.42 - 1.275) / 2, (2.42 - 1.675) / 2]
+    assert advantages(samples) == pytest.approx([*first, *(-a for a in first)])
+    assert {sample.text_span for sample in samples} == {None}
+
+
+def test_svr_plus_credits_the_drawn_turns_as_it_credits_all() -> None:
+    _, group, samples = svr_plus(turns="all")
+    of_turn = advantages(samples)
+    recipe, _, _ = svr_plus(turns="drawn")
+    for step in range(12):
+        placed = replace(group, seeds=SeedContext(step=step))
+        drawn = [recipe.drawn(placed, i) for i in (0, 1)]
+        expected = [of_turn[6 * i + 2 * t + part] for i, t in enumerate(drawn) for part in (0, 1)]
+        assert advantages(recipe.credit(placed)) == expected
+
+
+def test_svr_plus_can_optimise_as_few_sequences_as_svr() -> None:
+    every, group, whole = svr_plus(turns="all")
+    some, _, _ = svr_plus(turns="all", optimised=5)
+    assert (every.samples_per_problem, some.samples_per_problem) == (12, 5)
+    places = set()
+    for step in range(40):
+        chosen = some.credit(replace(group, seeds=SeedContext(step=step)))
+        indices = [whole.index(sample) for sample in chosen]
+        assert indices == sorted(set(indices))
+        assert len(indices) == 5
+        places.update(indices)
+    assert places == set(range(12))
+    assert svr_plus(optimised=99)[0].samples_per_problem == 4
+
+
+def test_svr_plus_holds_the_end_of_a_turn_to_account_for_a_missing_self_check() -> None:
+    weights = RewardWeights(cal=0, over=0, detect=0, ready=0, fmt=1.0)
+    options: Any = {"scale_rewards": "none", "turns": "all", "proper": False}
+    recipe = SVRPlus(group_size=2, horizon=1, weights=weights, **options)
+    check = "<self_check>VERDICT: CORRECT; CONFIDENCE: 1.00</self_check>"
+    _, samples = credited(recipe, lambda i, *_: [RIGHT + check, RIGHT][i])
+    end = len(RIGHT)
+    assert [s.text_span for s in samples[2:]] == [(0, end), (end, end + 1)]
+    # The form of a self-check earns 1, its absence -1.
+    assert [samples[k].advantage for k in (1, 3)] == [1.0, -1.0]
+
+
+def test_svr_plus_takes_a_turn_of_a_self_check_alone_as_one_sequence() -> None:
+    recipe = SVRPlus(group_size=2, horizon=1, turns="all")
+    _, samples = credited(recipe, lambda i, *_: ["<Self_Check>", RIGHT][i])
+    assert samples[0].text_span == (0, len("<Self_Check>") + 1)
+    assert len(samples) == 3

@@ -1,19 +1,45 @@
-"""What holds of every recipe: its budget, what its prompts may know, what a lost group teaches."""
+"""What holds of every recipe: its budget, its turns, its options, and rewards of a user's own."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Sequence
 from dataclasses import replace
+from math import sqrt
 from typing import Any
 
 import pytest
 
+from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.parsing import parse_self_check, self_check_format_score
+from svr_lightning.core.rewards import Reward, RewardWeights
 from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import Message, SelfCheck, Verdict
+from svr_lightning.core.types import ScoredTurn, SelfCheck, Verdict
 from svr_lightning.errors import ConfigError
+from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import chain
+from svr_lightning.recipes.grpo import GRPO
+from svr_lightning.recipes.grpo_mt import GRPOMT
+from svr_lightning.recipes.igrpo import IGRPO
+from svr_lightning.recipes.mlmt_rl import MLMTRL
+from svr_lightning.recipes.murphy import Murphy
 from svr_lightning.recipes.oracle import Oracle
+from svr_lightning.recipes.scrpo import ScRPO
 from svr_lightning.recipes.svr import SVR
-from tests.recipes import RECIPES, RIGHT, WRONG, completion, each_recipe, mixed, play, ten
+from svr_lightning.recipes.svr_plus import SVRPlus
+from svr_lightning.training.logs import rollout_stats
+from tests.recipes import (
+    RECIPES,
+    RIGHT,
+    THREE_TURNS,
+    WRONG,
+    advantages,
+    answered,
+    completion,
+    each_recipe,
+    mixed,
+    play,
+    scripts,
+    ten,
+)
 
 
 @each_recipe
@@ -50,36 +76,27 @@ def test_each_policy_is_evaluated_for_its_own_number_of_turns(name: str) -> None
     program = chain(
         recipe.dialogue, problem, 0, max_turns, None, lambda turn: seen.append(turn.index)
     )
-    trajectory = finish(program, lambda _: WRONG)
+    trajectory = answered(program, lambda *_: completion(WRONG))
     assert [turn.index for turn in trajectory.turns] == seen == list(range(1, turns + 1))
-
-
-def finish(program: Any, write: Callable[[list[Message]], str]) -> Any:
-    requested = next(program)
-    while True:
-        try:
-            requested = program.send([completion(write(one)) for one in requested])
-        except StopIteration as end:
-            return end.value
 
 
 def test_a_policy_of_one_field_is_stopped_by_that_field() -> None:
     assert SVR(interface="verdict").stop_policy(10, Confident()) == (10, Confident(threshold=0.0))
     alone = Confident(needs_correct=False)
     assert SVR(interface="confidence").stop_policy(10, Confident()) == (10, alone)
-    says_so = "<self_check>VERDICT: CORRECT </self_check>"
+    says_so = completion(f"{RIGHT}<self_check>VERDICT: CORRECT </self_check>")
     program = chain(SVR(interface="verdict").dialogue, ten(), 0, 10, Confident(threshold=0.0))
-    assert len(finish(program, lambda _: RIGHT + says_so).turns) == 1
-    sure = "<self_check>CONFIDENCE: 0.9 </self_check>"
+    assert len(answered(program, lambda *_: says_so).turns) == 1
+    sure = completion(f"{RIGHT}<self_check>CONFIDENCE: 0.9 </self_check>")
     program = chain(SVR(interface="confidence").dialogue, ten(), 0, 10, alone)
-    assert len(finish(program, lambda _: RIGHT + sure).turns) == 1
+    assert len(answered(program, lambda *_: sure).turns) == 1
 
 
 def test_a_method_that_needs_labels_refuses_a_question_without_reference() -> None:
     question = replace(ten(), reference="")
     program = chain(Oracle().dialogue, question, 0, 10)
     with pytest.raises(ConfigError, match=r"method needs reference answers .* 'p' has none"):
-        finish(program, lambda _: WRONG)
+        answered(program, lambda *_: completion(WRONG))
 
 
 # --- the interfaces of the ablations ----------------------------------------------------------
@@ -106,3 +123,152 @@ def test_a_field_that_was_not_asked_for_is_not_read() -> None:
     text = "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.3</self_check>"
     assert parse_self_check(text, "verdict") == SelfCheck(verdict=Verdict.CORRECT, confidence=0.8)
     assert parse_self_check(text, "confidence") == SelfCheck(verdict=Verdict.UNSURE, confidence=0.3)
+
+
+# --- options ----------------------------------------------------------------------------------
+
+PAIR = 0.5 / (sqrt(0.5) + 1e-4)
+ONLY_ABS = RewardWeights(
+    alpha=0, delta=0, keep=0, reg=0, fail=0, cal=0, over=0, detect=0, ready=0, fmt=0
+)
+TWO: dict[str, tuple[type[Recipe], dict[str, Any], tuple[str, ...]]] = {
+    "svr": (SVR, {"horizon": 1, "weights": ONLY_ABS}, ("R", "W")),
+    "svr_plus": (SVRPlus, {"horizon": 1, "weights": ONLY_ABS, "sections": False}, ("R", "W")),
+    "grpo": (GRPO, {}, ("R", "W")),
+    "grpo_mt": (GRPOMT, {"horizon": 2}, ("WR", "WW")),
+    "igrpo": (IGRPO, {"drafts": 2}, ("WW" + "RW",)),
+    "murphy": (Murphy, {"horizon": 1}, ("R", "W")),
+    "murphy_tree": (Murphy, {"horizon": 1, "shape": "tree"}, ("RW",)),
+    "mlmt_rl": (MLMTRL, {}, ("WWR", "WWW")),
+    "scrpo": (ScRPO, {"horizon": 1}, ("R", "W")),
+    "oracle": (Oracle, {"horizon": 1}, ("R", "W")),
+}
+"""Of each recipe two that learn, a right one and a wrong one."""
+
+
+def two(name: str, **options: Any) -> tuple[Recipe, Any]:
+    kind, given, rows = TWO[name]
+    if not name.startswith("svr"):
+        given = {"reward_kind": "binary", **given}
+    recipe = kind(**{"group_size": 2, **given, **options})
+    ((group,), _) = play(recipe, scripts(*rows))
+    return recipe, group
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_the_scale_of_advantages_is_an_option(name: str) -> None:
+    for scale, expected in (("group", PAIR), ("none", 0.5)):
+        recipe, group = two(name, scale_rewards=scale)
+        found = sorted(a for a in advantages(recipe.credit(group)) if a)
+        half = len(found) // 2
+        assert half
+        assert found == pytest.approx([-expected] * half + [expected] * half)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "message"),
+    [
+        (SVR, {"horizon": 0}, "horizon=0 must be at least 1"),
+        (SVR, {"length_scale": 0}, "length_scale=0 must be at least 1"),
+        (SVR, {"group_size": 1}, "group_size=1 leaves nobody to compare with"),
+        (SVR, {"loss": LossSpec(beta=-0.08)}, "loss.beta=-0.08 must not be negative"),
+        (SVR, {"loss": LossSpec(clip_eps=0.0)}, "loss.clip_eps=0.0 must be above 0"),
+        (SVR, {"loss": LossSpec(clip_eps_high=-1.0)}, "loss.clip_eps_high=-1.0 must be above 0"),
+        (SVR, {"weights": RewardWeights(alpha=3.0)}, "weights.alpha=3.0 must lie in [0, 1]"),
+        (GRPO, {"soft_cache_length": 0}, "soft_cache_length=0 must be at least 1"),
+        (GRPO, {"optimised": 0}, "optimised=0 must be at least 1"),
+        (IGRPO, {"drafts": 0}, "drafts=0 must be at least 1"),
+        (MLMTRL, {"horizon": 4}, "horizon=4 must be odd"),
+        (Oracle, {"horizon": -2}, "horizon=-2 must be at least 1"),
+        (ScRPO, {"min_variance": 0.3}, "min_variance=0.3 must lie in [0, 0.25]"),
+        (ScRPO, {"min_variance": float("nan")}, "min_variance=nan must lie in [0, 0.25]"),
+    ],
+)
+def test_an_option_out_of_range_is_named(
+    recipe: type[Recipe], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        recipe(**options).check()
+    assert str(raised.value).startswith(f"model.recipe.init_args.{message}")
+
+
+# --- a user's own reward ----------------------------------------------------------------------
+
+
+def paid_for_length(turns: Sequence[ScoredTurn]) -> list[Reward]:
+    return [Reward.of(correct=float(t.correct), long=t.completion_tokens / 100) for t in turns]
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_every_recipe_takes_a_reward_of_ones_own(name: str) -> None:
+    recipe, group = two(name, custom_reward=paid_for_length)
+    rewards = [reward for rewards in group.rewards for reward in rewards]
+    assert {tuple(reward.terms) for reward in rewards} == {("correct", "long")}
+    assert (max(group.returns), min(group.returns)) == pytest.approx((1.4, 0.4))
+    assert any(advantages(recipe.credit(group)))
+    stats = rollout_stats([group], Confident())
+    assert stats["train/reward/long"] == pytest.approx(0.4)
+    assert {key for key in stats if key.startswith("train/reward/")} == {
+        f"train/reward/{term}" for term in ("mean", "correct", "long")
+    }
+
+
+class ShortThoughts(SVR):
+    def reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
+        rewards = zip(super().reward(scored), scored, strict=True)
+        return [reward.plus(short=-len(turn.text) / 1000) for reward, turn in rewards]
+
+
+def test_a_term_is_added_to_svrs_reward_by_a_subclass_of_four_lines() -> None:
+    ((plain,), _) = play(SVR(group_size=2), lambda i, n, _: THREE_TURNS[i][n])
+    ((group,), _) = play(ShortThoughts(group_size=2), lambda i, n, _: THREE_TURNS[i][n])
+    for i, (ours, before) in enumerate(zip(group.rewards, plain.rewards, strict=True)):
+        for t, (reward, svr) in enumerate(zip(ours, before, strict=True)):
+            short = -len(group.trajectories[i].turns[t].completion.text) / 1000
+            assert reward.terms == {**svr.terms, "short": short}
+            assert reward.total == pytest.approx(svr.total + short)
+            assert reward.subtotals == svr.subtotals
+    assert group.returns == pytest.approx([sum(r.total for r in one) / 3 for one in group.rewards])
+
+
+def test_a_reward_of_ones_own_may_be_a_number_made_of_text_and_problem() -> None:
+    def echoes(turns: Sequence[ScoredTurn]) -> list[float]:
+        return [turn.text.count(str(turn.problem and turn.problem.reference)) for turn in turns]
+
+    ((group,), _) = play(GRPOMT(group_size=2, custom_reward=echoes), scripts("RRR", "WWW"))
+    for rewards, trajectory in zip(group.rewards, group.trajectories, strict=True):
+        texts = [turn.completion.text for turn in trajectory.turns]
+        expected = [{"reward": text.count(group.problem.reference)} for text in texts]
+        assert [reward.terms for reward in rewards] == expected
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ([1.0], "returned 1 rewards for 3 turns; return one each"),
+        (None, "returned NoneType for 3 turns; return one each"),
+        (1.0, "returned float for 3 turns; return one each"),
+        ([1.0, math.nan, 1.0], r"returned Reward\(.*nan.*\) for turn 2; return a fin"),
+        ([math.inf] * 3, "for turn 1; return a finite number or a Reward"),
+        ([10**400] * 3, "for turn 1; return a finite number or a Reward"),
+        ([0.0, 0.0, None], "returned None for turn 3; return a finite"),
+        ([Reward.of(x=None)] * 3, "for turn 1; return a finite"),
+        (["1"] * 3, "returned '1' for turn 1; return a finite"),
+    ],
+)
+def test_a_reward_that_is_none_is_refused_in_one_line(returned: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"custom_reward .*{message}") as caught:
+        play(GRPOMT(group_size=2, custom_reward=lambda _: returned), scripts("RRR", "RRR"))
+    assert "\n" not in str(caught.value)
+
+
+# --- methods without a self-check -------------------------------------------------------------
+
+
+def test_a_method_without_a_self_check_has_none_and_logs_none() -> None:
+    ((group,), _) = play(GRPOMT(group_size=2), lambda i, n, _: THREE_TURNS[i][n])
+    assert {turn.check for t in group.trajectories for turn in t.turns} == {None}
+    turns = [turn for turns in group.scored for turn in turns]
+    assert {(t.verdict, t.confidence, t.self_check_format) for t in turns} == {(None, None, 0.0)}
+    logged = " ".join(rollout_stats([group], Confident()))
+    assert not any(word in logged for word in ("brier", "verdict", "confiden", "self_check"))

@@ -1,13 +1,27 @@
 """Rewards of the paper's appendix, every number worked by hand beside it."""
 
 from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from svr_lightning.core.rewards import RewardWeights, TurnReward, trajectory_return, turn_rewards
+from svr_lightning.core.rewards import (
+    BaselineReward,
+    Reward,
+    RewardWeights,
+    TurnReward,
+    baseline_rewards,
+    calibrated_rewards,
+    confidence_score,
+    sections,
+    trajectory_return,
+    turn_rewards,
+)
 from svr_lightning.core.types import ScoredTurn, Verdict
+from svr_lightning.recipes.rlcr import RLCR
 
 C, I, U = Verdict.CORRECT, Verdict.INCORRECT, Verdict.UNSURE  # noqa: E741
 ZERO_FORMAT = ScoredTurn(
@@ -236,3 +250,129 @@ def test_a_trajectory_without_turns_is_refused() -> None:
 def test_a_length_scale_must_be_positive(scale: int) -> None:
     with pytest.raises(ValueError, match="positive"):
         turn_rewards([RIGHT], length_scale=scale)
+
+
+def test_the_sections_of_a_reward_are_the_solutions_terms_and_the_self_checks() -> None:
+    names = ("abs", "prog", "trunc", "cal", "over", "detect", "ready", "task_format")
+    terms = {name: 2.0**place for place, name in enumerate((*names, "self_check_format"))}
+    reward = TurnReward(**terms)
+    assert sections(reward) == (1 + 2 + 4 + 128, 8 + 16 + 32 + 64 + 256)
+    assert reward.subtotals == {"solve": 7, "verify": 120, "format": 384}
+    # A term of one's own belongs to the solution.
+    assert sections(Reward.of(cal=1.0, brief=0.5)) == (0.5, 1.0)
+
+
+# --- methods without a self-check -----------------------------------------------------------------
+
+CUT_SHORT = ScoredTurn(correct=True, truncated=True, completion_tokens=256, task_format=1.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "terms"),
+    [
+        ("binary", {"correct": 1.0}),
+        ("binary_fmt", {"correct": 1.0, "task_format": 0.4}),
+        # abs = 1 - 0.5 * 256 / 1024.
+        ("solve", {"abs": 0.875, "prog": 0.0, "trunc": -0.5, "task_format": 0.4}),
+    ],
+)
+def test_a_baselines_terms_of_a_right_answer_in_a_truncated_completion(
+    kind: BaselineReward, terms: dict[str, float]
+) -> None:
+    (reward,) = baseline_rewards([CUT_SHORT], kind)
+    assert dict(reward.terms) == pytest.approx(terms)
+    assert reward.total == pytest.approx(sum(terms.values()))
+
+
+def test_rewards_of_self_checks_need_one() -> None:
+    with pytest.raises(ValueError, match="needs a self-check at every turn"):
+        turn_rewards([CUT_SHORT])
+    with pytest.raises(ValueError, match="needs a confidence at every turn"):
+        calibrated_rewards([CUT_SHORT], "brier", RewardWeights())
+
+
+# --- proper rewards -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("confidence", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize(
+    ("turn", "verdict", "over", "ready"),
+    [
+        (WRONG, C, -0.8, 0.0),
+        (RIGHT, C, 0.0, 0.3),
+        *((turn, verdict, 0.0, 0.0) for turn in (RIGHT, WRONG) for verdict in (I, U)),
+    ],
+)
+def test_the_proper_reward_pays_for_verdicts_and_not_for_their_confidence(
+    turn: ScoredTurn, verdict: Verdict, over: float, ready: float, confidence: float
+) -> None:
+    said = replace(turn, verdict=verdict, confidence=confidence)
+    (reward,) = turn_rewards([said], proper=True)
+    assert (reward.over, reward.ready) == (over, ready)
+
+
+STATED = replace(ZERO_FORMAT, confidence=0.9, task_format=1.0, self_check_format=1.0)
+
+
+@pytest.mark.parametrize(
+    ("turn", "brier", "log"),
+    [
+        # 1 - (c - y)^2 and 1 + ln(q) / ln(1000), q = .9, .1, .8: ln q = -.10536, -2.30259, -.22314
+        (replace(STATED, correct=True), 0.99, 0.984747),
+        (STATED, 0.19, 2 / 3),
+        (replace(STATED, confidence=0.2), 0.96, 0.967697),
+        (replace(STATED, truncated=True), 0.0, 0.0),
+        # Without a confidence there is nothing to score, not even the prior's 0.5.
+        (replace(STATED, correct=True, confidence=0.5, self_check_format=0.0), 0.0, 0.0),
+        (replace(STATED, confidence=0.5, self_check_format=-1.0), 0.0, 0.0),
+    ],
+)
+def test_rlcr_pays_for_correctness_confidence_and_form(
+    turn: ScoredTurn, brier: float, log: float
+) -> None:
+    rules: Any = {"brier": brier, "log": log}
+    for rule, score in rules.items():
+        (reward,) = RLCR(score=rule).reward([turn])
+        form = {"task_format": 0.4, "self_check_format": 0.4 * turn.self_check_format}
+        expected = {"correct": float(turn.correct), "cal": score, **form}
+        assert dict(reward.terms) == pytest.approx(expected, abs=1e-6)
+
+
+def expected_reward(rewards: Any, p: float, verdict: Verdict, confidence: float) -> float:
+    """Mean reward of a turn that is correct with probability p."""
+    said = replace(STATED, verdict=verdict, confidence=confidence)
+    right, wrong = (rewards([replace(said, correct=y)])[0].total for y in (True, False))
+    return float(p * right + (1 - p) * wrong)
+
+
+PROPER = partial(turn_rewards, proper=True)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.7, 0.8, 0.95])
+def test_the_best_confidence_is_the_probability_under_proper_rewards_and_not_the_papers(
+    p: float,
+) -> None:
+    def best(rewards: Any, verdict: Verdict) -> float:
+        grid = [step / 1000 for step in range(1001)]
+        return max(grid, key=lambda c: expected_reward(rewards, p, verdict, c))
+
+    for verdict in (C, I):
+        assert best(PROPER, verdict) == pytest.approx(p)
+    for rule in ("brier", "log"):
+        assert best(partial(calibrated_rewards, rule=rule, weights=RewardWeights()), U) == (
+            pytest.approx(p)
+        )
+    assert best(turn_rewards, C) == pytest.approx(min(max(2.1 * p - 0.8, 0), 1))
+
+
+@pytest.mark.parametrize("rule", ["brier", "log"])
+def test_a_score_of_a_confidence_lies_between_0_and_1(rule: Any) -> None:
+    for y in (True, False):
+        scores = [confidence_score(step / 100, y, rule) for step in range(101)]
+        assert (min(scores) >= 0.0, max(scores)) == (True, 1.0)
+
+
+def test_the_proper_reward_pays_for_correct_above_ten_thirteenths() -> None:
+    # (lambda_over + lambda_detect) / (lambda_over + lambda_detect + lambda_ready) = 1 / 1.3 = .769
+    for p, better in [(0.76, I), (0.78, C)]:
+        assert max(Verdict, key=lambda v, p=p: expected_reward(PROPER, p, v, p)) == better

@@ -2,22 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from svr_lightning.core.credit import is_degenerate
-from svr_lightning.core.seeds import START
+from svr_lightning.core.seeds import START, SeedContext, derive_seed
 from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import Decoding, Problem
+from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Request
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.collect import collect_rollout, replace_degenerate
-from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.logs import rollout_stats
 from tests.recipes import RIGHT, WRONG, ten
-from tests.scripted import TOKENIZER
+from tests.scripted import DECODING, PROBLEMS, RENDERER, TOKENIZER, says, words
 from tests.scripted_engine import ScriptedEngine
 
 LEARNING, TEACHES_NOTHING = (0.0, 1.0), (1.0, 1.0)
@@ -62,9 +62,6 @@ class Rolls:
         groups = self.roll(problems, 0)
         groups = replace_degenerate(groups, self.roll, self.fresh, mode)  # type: ignore[arg-type]
         return [(each.problem.id, each.seeds.attempt) for each in groups]
-
-
-# --- off --------------------------------------------------------------------------------------
 
 
 # --- top_up -----------------------------------------------------------------------------------
@@ -129,8 +126,8 @@ def rolled(*scripts: Sequence[str], problems: Sequence[str] = ("p",)) -> list[Gr
         engine,
         SVR(group_size=len(scripts), horizon=len(scripts[0]), length_scale=100),
         [ten(name) for name in problems],
-        renderer=Renderer(TOKENIZER),
-        sampling=Decoding(max_completion_tokens=99, temperature=1.0),
+        renderer=RENDERER,
+        sampling=DECODING,
         seed=1,
     )
 
@@ -164,9 +161,46 @@ def test_replacing_problems_needs_a_source_of_fresh_ones() -> None:
             engine,
             GRPO(group_size=2),
             [ten()],
-            renderer=Renderer(TOKENIZER, max_prompt_tokens=600, max_model_len=900),
-            sampling=Decoding(max_completion_tokens=9),
+            renderer=RENDERER,
+            sampling=DECODING,
             seed=0,
             resample="top_up",
         )
     assert engine.requests == []
+
+
+@pytest.mark.parametrize("mode", ["top_up", "batch"])
+def test_every_attempt_of_resampling_has_its_own_seeds(mode: Any) -> None:
+    """The same problem is drawn again, and its third attempt is the first with a difference."""
+    problem = PROBLEMS[0]
+    expected = [
+        [
+            derive_seed(5, step=3, problem_id=problem.id, sample=i, turn=1, attempt=attempt)
+            for i in (0, 1)
+        ]
+        for attempt in range(3)
+    ]
+    seeds: list[int] = []
+
+    def write(request: Request) -> list[int]:
+        seeds.append(request.seed)
+        right = request.seed == expected[2][0]
+        return words(says("8+4-2" if right else "8", "UNSURE", 0.5))
+
+    engine = ScriptedEngine(write)
+    engine.sync(None, 3)
+    (group,) = collect_rollout(
+        engine,
+        GRPO(group_size=2),
+        [problem],
+        renderer=RENDERER,
+        sampling=DECODING,
+        seed=5,
+        step=3,
+        resample=mode,
+        fresh=lambda attempt, count, seen: [problem] * count,
+    )
+    assert sorted(seeds) == sorted(seed for attempt in expected for seed in attempt)
+    assert len(set(seeds)) == 6
+    assert group.seeds == SeedContext(run_seed=5, step=3, attempt=2)
+    assert [sample.advantage > 0 for sample in group.samples] == [True, False]
