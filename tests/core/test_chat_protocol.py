@@ -24,64 +24,46 @@ def part(kind: str, **fields: Any) -> dict[str, Any]:
     return {"type": kind, **fields}
 
 
+A, B = part("text", text="a"), part("text", text="b")
+THOUGHT = "<think>\na</think>\nb"
+
+
 @pytest.mark.parametrize(
-    ("message", "ended", "text"),
+    ("message", "text"),
     [
-        ({"content": "<think>a</think>b"}, "stop", "<think>a</think>b"),
-        ({"content": None}, "stop", ""),
+        ({"content": "<think>a</think>b"}, "<think>a</think>b"),
+        ({"content": None}, ""),
         # The template opened the block, so that the policy only closes it.
-        ({"content": "a</think>b"}, "stop", "<think>\na</think>b"),
-        ({"content": "a</think><think>b"}, "stop", "<think>\na</think><think>b"),
+        ({"content": "a</think>b"}, "<think>\na</think>b"),
+        ({"content": "a</think><think>b"}, "<think>\na</think><think>b"),
         # Other models close it in other words.
         *(
-            ({"content": f"a{end}b"}, "stop", f"<think>\na{end}</think>\nb")
+            ({"content": f"a{end}b"}, f"<think>\na{end}</think>\nb")
             for end in ("</thinking>", "</THINK>", "[/THINK]", "<|channel|>final<|message|>")
         ),
-        # The server split the reasoning off, under one of three names.
-        ({"content": "b", "reasoning_content": "a\n"}, "stop", "<think>\na\n</think>\nb"),
-        ({"content": "\nb", "reasoning": "\na\n"}, "stop", "<think>\na\n</think>\nb"),
-        ({"content": "b", "thinking": "a"}, "stop", "<think>\na</think>\nb"),
-        ({"content": None, "reasoning": "a"}, "stop", "<think>\na</think>\n"),
-        ({"content": None, "reasoning": "a"}, "length", "<think>\na"),
+        # The server split the reasoning off, under one of three names: SGLang, vLLM, others.
+        ({"content": "b", "reasoning_content": "a\n"}, "<think>\na\n</think>\nb"),
+        ({"content": "\nb", "reasoning": "\na\n"}, "<think>\na\n</think>\nb"),
+        ({"content": "b", "thinking": "a"}, THOUGHT),
+        ({"content": None, "reasoning": "a"}, "<think>\na</think>\n"),
         # Content in parts: OpenAI, Mistral, Claude, other clients.
-        ({"content": [part("text", text="b"), part("text", text="c")]}, "stop", "bc"),
-        ({"content": ["b", "c"]}, "stop", "bc"),
-        (
-            {
-                "content": [
-                    part("thinking", thinking=[part("text", text="a"), part("text", text="a")]),
-                    part("text", text="b"),
-                ]
-            },
-            "stop",
-            "<think>\naa</think>\nb",
-        ),
-        (
-            {"content": [part("thinking", thinking="a", signature="s"), part("text", text="b")]},
-            "stop",
-            "<think>\na</think>\nb",
-        ),
-        (
-            {"content": [part("reasoning", summary=[part("summary_text", text="a")]), "b"]},
-            "stop",
-            "<think>\na</think>\nb",
-        ),
-        (
-            {"content": [part("redacted_thinking", data="x"), part("output_text", text="b")]},
-            "stop",
-            "b",
-        ),
-        (
-            {"content": [{"text": "a", "thought": True}, {"text": {"value": "b"}}]},
-            "stop",
-            "<think>\na</think>\nb",
-        ),
+        ({"content": [A, B]}, "ab"),
+        ({"content": ["b", "c"]}, "bc"),
+        ({"content": [part("thinking", thinking=[A, A]), B]}, "<think>\naa</think>\nb"),
+        ({"content": [part("thinking", thinking="a", signature="s"), B]}, THOUGHT),
+        ({"content": [part("reasoning", summary=[part("summary_text", text="a")]), "b"]}, THOUGHT),
+        ({"content": [part("redacted_thinking", data="x"), part("output_text", text="b")]}, "b"),
+        ({"content": [{"text": "a", "thought": True}, {"text": {"value": "b"}}]}, THOUGHT),
     ],
 )
 def test_reasoning_stands_before_the_content_as_the_policy_wrote_it(
-    message: Any, ended: str, text: str
+    message: Any, text: str
 ) -> None:
-    assert read_answer(answer(message, ended)).text == text
+    assert read_answer(answer(message)).text == text
+
+
+def test_reasoning_that_reached_the_limit_is_not_closed() -> None:
+    assert read_answer(answer({"content": None, "reasoning": "a"}, "length")).text == "<think>\na"
 
 
 @pytest.mark.parametrize(

@@ -13,63 +13,29 @@ import pytest
 
 from svr_lightning.control.controller import Controller
 from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
-from tests.chat_server import DOUBT, QUESTION, SURE, ChatServer, Reply, turn_of
+from tests.chat_server import DOUBT, QUESTION, SURE, ChatServer, Reply, completion, turn_of
 from tests.served import chat, in_front_of, serving
 
 Messages = list[dict[str, str]]
 ASKED: Any = [{"role": "user", "content": QUESTION}]
 
 
-def recorded(message: Any, finish: Any = "stop", **fields: Any) -> Reply:
-    """An answer whose message or usage is another server's."""
-    usage = {"prompt_tokens": 40, "completion_tokens": 20}
-    choice = {"index": 0, "message": message, "finish_reason": finish}
-    return Reply(json.dumps({"choices": [choice], "usage": usage, **fields}).encode())
-
-
-THOUGHT = "CORRECT 0.95? No: <self_check>VERDICT: CORRECT; CONFIDENCE: 0.95</self_check>"
-SHAPES = {
-    "vllm": recorded({"role": "assistant", "content": SURE, "reasoning": "hm"}, stop_reason=None),
-    "sglang": recorded({"content": SURE, "reasoning_content": "hm"}, matched_stop=151645),
-    "llama.cpp": recorded({"content": SURE}, timings={"predicted_n": 20}),
-    "ollama": recorded({"content": SURE, "reasoning": "hm"}, system_fingerprint="fp_ollama"),
-    "tgi": recorded({"content": SURE}, "eos_token"),
-    "mistral": recorded(
-        {
-            "content": [
-                {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
-                {"type": "text", "text": SURE},
-            ],
-            "tool_calls": None,
-        }
-    ),
-    "gemini": recorded({"content": SURE}, "STOP"),
-    "claude": recorded(
-        {
-            "content": [
-                {"type": "thinking", "thinking": "hm", "signature": "x"},
-                {"type": "text", "text": SURE},
-            ]
-        },
-        "end_turn",
-        usage={"input_tokens": 40.0, "output_tokens": 20.0},
-    ),
-    "deepseek": recorded({"content": SURE, "reasoning_content": "hm"}, None),
-    "markdown": recorded({"content": SURE.replace("VERDICT:", "**VERDICT:**")}),
-}
-
-
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
-def test_an_answer_of_any_server_is_accepted_at_the_first_turn(shape: Reply) -> None:
-    with ChatServer(lambda *_: shape) as upstream, serving(in_front_of(upstream.url)) as url:
-        said = chat(url).json()
-    assert (said["svr"]["accepted"], len(said["svr"]["turns"])) == (True, 1)
-    assert said["usage"] == {"prompt_tokens": 40, "completion_tokens": 20, "total_tokens": 60}
-    assert "(10/5)*4" in said["choices"][0]["message"]["content"]
+CLAUDES = completion(
+    None,
+    message={
+        "content": [
+            {"type": "thinking", "thinking": "hm", "signature": "x"},
+            {"type": "text", "text": SURE.replace("VERDICT:", "**VERDICT:**")},
+        ]
+    },
+    finish_reason="end_turn",
+    usage={"input_tokens": 40.0, "output_tokens": 20.0},
+)
+"""Unlike OpenAI's in much at once; tests/core/test_chat_protocol.py has every shape by itself."""
 
 
 def test_tokens_that_nobody_counted_are_not_known() -> None:
-    answer = recorded({"content": SURE}, usage=None)
+    answer = completion(SURE, usage=None)
     with ChatServer(lambda *_: answer) as upstream, serving(in_front_of(upstream.url)) as url:
         said = chat(url).json()
     assert said["usage"] is None
@@ -88,15 +54,14 @@ def two_turns(second: Reply, **settings: Any) -> Iterator[tuple[str, ChatServer]
     """A model that doubts its first turn, and whose server then gives ``second``."""
 
     def answer(body: dict[str, Any], _: int) -> Reply:
-        return recorded({"content": DOUBT}) if turn_of(body) == 1 else second
+        return completion(DOUBT) if turn_of(body) == 1 else second
 
     with ChatServer(answer) as upstream, serving(in_front_of(upstream.url, **settings)) as url:
         yield url, upstream
 
 
-REFUSAL = recorded({"content": None, "refusal": "I cannot help with that."})
+REFUSAL = completion(None, message={"content": None, "refusal": "I cannot help with that."})
 TOO_LONG = Reply(b'{"error": {"message": "maximum context length is 90"}}', 400)
-FILTERED = recorded({"content": ""}, "content_filter")
 
 
 def test_a_refusal_reaches_the_client_after_one_call() -> None:
@@ -114,10 +79,9 @@ def test_a_refusal_reaches_the_client_after_one_call() -> None:
     ("second", "reason"),
     [
         (TOO_LONG, "turn 2 was refused: the model's server: HTTP 400, maximum context length"),
-        (FILTERED, "the model refuses: the server ended it with 'content_filter'"),
         (REFUSAL, "the model refuses: I cannot help with that."),
     ],
-    ids=["too long", "filtered", "refused"],
+    ids=["too long", "refused"],
 )
 def test_a_refused_second_turn_leaves_the_first_turns_answer_and_the_reason(
     second: Reply, reason: str
@@ -133,7 +97,7 @@ def test_a_refused_second_turn_leaves_the_first_turns_answer_and_the_reason(
 
 
 def test_a_controller_takes_a_refused_turn_of_any_client_as_its_end() -> None:
-    with ChatServer(lambda body, _: DOUBTING if turn_of(body) == 1 else TOO_LONG) as server:
+    with two_turns(TOO_LONG) as (_, server):
         sdk = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0)
 
         def by_sdk(messages: Messages, limit: int) -> Any:
@@ -148,9 +112,6 @@ def test_a_controller_takes_a_refused_turn_of_any_client_as_its_end() -> None:
             assert (result.answer, result.accepted) == ("10-4", False)
             assert result.reason == "turn 2 was refused: maximum context length is 90"
         sdk.close()
-
-
-DOUBTING = recorded({"content": DOUBT})
 
 
 @pytest.mark.parametrize(
@@ -194,21 +155,20 @@ def by_openai_stream(url: str) -> str:
         return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
 
 
-@pytest.mark.parametrize("shape", ["mistral", "claude", "gemini"])
 @pytest.mark.parametrize(
     ("library", "client"),
     [("openai", by_openai_stream), ("litellm", by_litellm), ("langchain_openai", by_langchain)],
 )
-def test_unmodified_clients_read_what_other_servers_said(
-    library: str, client: Callable[[str], str], shape: str
+def test_unmodified_clients_read_what_another_server_said(
+    library: str, client: Callable[[str], str]
 ) -> None:
     if find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
-    with (
-        ChatServer(lambda *_: SHAPES[shape]) as upstream,
-        serving(in_front_of(upstream.url)) as url,
-    ):
-        assert SURE in client(url)
+    with ChatServer(lambda *_: CLAUDES) as upstream, serving(in_front_of(upstream.url)) as url:
+        assert "<answer>(10/5)*4</answer>" in client(url)
+        said = chat(url).json()
+    assert (said["svr"]["accepted"], len(said["svr"]["turns"])) == (True, 1)
+    assert said["usage"] == {"prompt_tokens": 40, "completion_tokens": 20, "total_tokens": 60}
 
 
 def test_errors_have_the_schema_of_openai() -> None:
@@ -235,7 +195,7 @@ def test_errors_have_the_schema_of_openai() -> None:
 
 
 def test_a_stream_has_comments_until_it_has_the_answer_in_short_lines() -> None:
-    long = recorded({"content": "\U0001f600" * 90_000 + SURE})
+    long = completion("\U0001f600" * 90_000 + SURE)
     long.delay = 0.5
     with (
         ChatServer(lambda *_: long) as upstream,
@@ -266,7 +226,7 @@ def test_a_fault_after_a_streams_first_comment_is_an_error_of_the_stream() -> No
 
 def test_fresh_samples_run_at_once_and_end_when_one_is_accepted() -> None:
     def answer(_: dict[str, Any], number: int) -> Reply:
-        reply = recorded({"content": SURE if number == 2 else DOUBT})
+        reply = completion(SURE if number == 2 else DOUBT)
         reply.delay = 0.2 if number == 2 else 30.0
         return reply
 
