@@ -74,24 +74,17 @@ def _end_all(trainer: Any) -> None:
     signal.alarm(CLEAN_UP_SECONDS)
 
 
-def check_precision(precision: str, learning_rate: float, *, sharded: bool) -> None:
+def check_precision(precision: str, *, sharded: bool) -> None:
     """Refuse precisions that would lose updates.
 
-    Only DeepSpeed's optimizer (``sharded``) has fp32 masters of weights in 16 bits.
-
     Raises:
-        ConfigError: for weights without fp32 masters, and for fp16.
+        ConfigError: for fp16, and for bf16 weights without DeepSpeed's (``sharded``) fp32 masters.
     """
-    instead = "bf16-true" if sharded else "bf16-mixed"
+    fine = ("32-true", "64-true", "bf16-mixed", *(["bf16-true"] if sharded else []))
     require(
-        sharded or precision not in ("bf16-true", "16-true"),
-        f"trainer.precision={precision} keeps no fp32 masters, so that a learning rate of "
-        f"{learning_rate} would change nothing; use bf16-mixed or DeepSpeed",
-    )
-    require(
-        not precision.startswith("16"),
-        f"trainer.precision={precision} leaves updates out until its loss scale fits, which is "
-        f"here an error; use {instead}",
+        precision in fine,
+        f"trainer.precision={precision} would lose updates: only DeepSpeed keeps fp32 masters of "
+        f"bf16 weights, and fp16 skips updates until its loss scale fits; use {fine[-1]}",
     )
 
 
@@ -199,20 +192,17 @@ def own_strategy(strategy: Any) -> Any:
     """The strategy of ``trainer.strategy``, where Lightning's ZeRO-2 is replaced by our own.
 
     Raises:
-        ConfigError: for a strategy that shards the weights, or Lightning's own DeepSpeed.
+        ConfigError: for a strategy that shards the weights, or Lightning's own DeepSpeed, which
+            would not clip gradients here and whose checkpoints are not atomic.
     """
     if strategy in ("deepspeed", "deepspeed_stage_2"):
         return SVRDeepSpeedStrategy()
+    named = isinstance(strategy, str) and strategy.startswith(("deepspeed", "fsdp"))
+    others = DeepSpeedStrategy | FSDPStrategy | ModelParallelStrategy
     require(
-        isinstance(strategy, SVRDeepSpeedStrategy) or not isinstance(strategy, DeepSpeedStrategy),
-        "trainer.strategy: Lightning's DeepSpeedStrategy clips no gradient here and its "
-        "checkpoints are not atomic; use the class svr_lightning.training.distributed."
-        "SVRDeepSpeedStrategy",
-    )
-    sharded = isinstance(strategy, str) and strategy.startswith(("deepspeed", "fsdp"))
-    require(
-        not (sharded or isinstance(strategy, FSDPStrategy | ModelParallelStrategy)),
+        isinstance(strategy, SVRDeepSpeedStrategy) or not (named or isinstance(strategy, others)),
         f"trainer.strategy={strategy}: rollouts need whole weights on every process, which FSDP "
-        "and ZeRO-3 shard; use deepspeed_stage_2, without offload, or ddp with model.policy.lora",
+        "and ZeRO-3 shard; use deepspeed_stage_2 or SVRDeepSpeedStrategy, without offload, or ddp "
+        "with model.policy.lora",
     )
     return strategy

@@ -180,8 +180,7 @@ class SVRModule(PolicyModule):
             "model.policy.lora leaves DeepSpeed next to nothing to shard; set trainer.strategy=ddp "
             "and trainer.precision=bf16-mixed",
         )
-        lr = self.optimizer_config.lr
-        check_precision(str(self.trainer.precision), lr, sharded=sharded)
+        check_precision(str(self.trainer.precision), sharded=sharded)
 
     def configure_optimizers(self) -> Any:
         """AdamW over the policy, warmup-stable-decay over the planned optimizer steps."""
