@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
-from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.loops.fetchers import _DataFetcher
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.strategies import DeepSpeedStrategy
@@ -228,10 +228,6 @@ class SVRTrainer(Trainer):
         self.precision_plugin.convert_input = _unchanged  # type: ignore[method-assign, assignment]
         if isinstance(self.strategy, DeepSpeedStrategy):  # casts, but not rotary frequencies
             self.precision_plugin.convert_module = _unchanged  # type: ignore[method-assign, assignment]
-        for logger in self.loggers:
-            # Without a folder of its own W&B would write to the current one.
-            if isinstance(logger, WandbLogger) and logger.save_dir == ".":
-                logger._save_dir = logger._wandb_init["dir"] = root
         for saver in self.savers:
             if saver.dirpath is None:
                 saver.dirpath = str(Path(root).absolute() / "checkpoints")

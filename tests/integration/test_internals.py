@@ -16,8 +16,6 @@ PRIVATE = (
     "lightning.pytorch.callbacks.ModelCheckpoint._last_checkpoint_saved",
     "lightning.pytorch.Trainer._run",
     "lightning.pytorch.Trainer._checkpoint_connector",
-    "lightning.pytorch.loggers.WandbLogger._save_dir",
-    "lightning.pytorch.loggers.WandbLogger._wandb_init",
     "lightning.pytorch.LightningModule._trainer",
     "lightning.pytorch.strategies.DeepSpeedStrategy._init_deepspeed_distributed",
     "torch._C._len_torch_function_stack",

@@ -29,8 +29,7 @@ from svr_lightning.training.config import (
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.logs import NOTHING_RIGHT, CSVLog, nothing_to_learn
 from svr_lightning.training.sources import DataSource
-from tests import forked
-from tests.commands import SMALL, jsonl, logged
+from tests.commands import jsonl, logged
 from tests.small_fit import data, module, trainer
 from tests.tolerance import assert_same_first_step, of_logprobs, rounding
 
@@ -354,20 +353,6 @@ def test_a_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"file is a file; give another folder"):
         trainer(tmp_path / "file" / "run")
-
-
-def test_wandb_writes_to_the_folder_of_the_run(tmp_path: Path) -> None:
-    pytest.importorskip("wandb", reason="needs the extra wandb")
-    names = ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")
-    logger = "{class_path: lightning.pytorch.loggers.WandbLogger, init_args: {offline: true}}"
-    command = [
-        *("fit", *SMALL, "--trainer.default_root_dir", str(tmp_path), "--trainer.max_steps", "1"),
-        *("--data.val", "[]", "--data.test", "[]", "--trainer.logger", logger),
-    ]
-    log = tmp_path / "log"
-    process = forked.start(log, *command, **dict.fromkeys(names, str(tmp_path / "home")))
-    assert forked.wait(process) == 0, log.read_text()[-2000:]
-    assert list((tmp_path / "wandb").glob("offline-run-*"))
 
 
 class Noting(SVRDataModule):
