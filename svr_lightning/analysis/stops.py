@@ -37,6 +37,7 @@ VOTE = "majority vote of samples"
 FREE = "best stop without the self-check"
 REFINING = "refining with the self-check"
 FRESH = "fresh samples with the self-check"
+UNTRAINED = "the same before training"
 AnyRule = StopRule | FirstRight
 
 
@@ -73,7 +74,9 @@ def compare_stops(
     return {"budget": float(np.mean(spent)), "winner": winner, "rows": rows}
 
 
-def check_value(refined: TurnTable, fresh: TurnTable, answers: int = 3) -> Row:
+def check_value(
+    refined: TurnTable, fresh: TurnTable, untrained: TurnTable | None = None, answers: int = 3
+) -> Row:
     """What a policy's self-check is worth: ways to spend the same tokens, with it and without it.
 
     A way is a set of stopping rules with each T_max; like in :func:`compare_stops` it is chosen on
@@ -82,12 +85,14 @@ def check_value(refined: TurnTable, fresh: TurnTable, answers: int = 3) -> Row:
     Args:
         refined: every turn of refinement on every problem.
         fresh: every fresh turn on the same problems: independent samples.
+        untrained: the same of the policy before its training, for a row of its own.
         answers: the budget, as a multiple of the mean tokens of a first answer.
 
     Returns:
         ``budget`` in tokens per problem; ``rows`` of ``name``, ``accuracy``, ``ci95`` and
         ``tokens``, None where no rule is cheap enough; ``gap`` and ``gap_ci95``: fresh samples with
-        the self-check minus the best stop without it, paired. Intervals include the choice.
+        the self-check minus the best stop without it, paired; ``gain`` and ``gain_ci95``: minus the
+        same before training, if that is known. Intervals include the choice.
     """
 
     def options(table: TurnTable, wanted: Callable[[StopRule], bool]) -> Options:
@@ -107,10 +112,16 @@ def check_value(refined: TurnTable, fresh: TurnTable, answers: int = 3) -> Row:
         REFINING: options(refined, lambda rule: rule.reads_self_check),
         FRESH: options(fresh, lambda rule: rule.reads_self_check),
     }
+    if untrained is not None:
+        ways[UNTRAINED] = options(untrained, lambda rule: rule.reads_self_check)
     budget = answers * float(first.tokens.mean())
     found = best_within(ways, budget, refined.cluster)
     rows = [{"name": name, **measured(one)} for name, one in found.items()]
-    return {"budget": budget, "rows": rows, **gap(found[FRESH], found[FREE])}
+    value = {"budget": budget, "rows": rows, **gap(found[FRESH], found[FREE])}
+    if untrained is not None:
+        gain = gap(found[FRESH], found[UNTRAINED])
+        value |= {"gain": gain["gap"], "gain_ci95": gain["gap_ci95"]}
+    return value
 
 
 def _ways(table: TurnTable, max_turns: int) -> dict[str, Options]:

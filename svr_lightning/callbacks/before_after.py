@@ -18,6 +18,11 @@ from svr_lightning.files import write_file
 from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import draw_check_value
 
+_DIFFERENCES = {
+    "gap": "the self-check, over the best stop without it",
+    "gain": "its training, over the same before training",
+}
+
 
 class BeforeAfter(Callback):
     """Runs the test sets at the start and at the end of ``fit`` and prints both side by side.
@@ -27,8 +32,9 @@ class BeforeAfter(Callback):
 
     Args:
         fresh_turns: above 0, also show what the self-check is worth: record every turn up to T_max
-            after training, and in ``eval/fresh/`` as many fresh turns of every problem, sampled as
-            in training. Ways to spend the same tokens with and without the self-check are compared.
+            after training, and in ``eval/fresh_before/`` and ``eval/fresh/`` as many fresh turns of
+            every problem, sampled as in training. Ways to spend the same tokens with and without
+            the self-check are compared.
     """
 
     def __init__(self, fresh_turns: int = 0) -> None:
@@ -38,6 +44,8 @@ class BeforeAfter(Callback):
         """Evaluate the untrained policy; a resumed run did so when it began."""
         if trainer.ckpt_path is None and _compares(trainer):
             pl_module.run_test_sets("before")
+            if self.fresh_turns:
+                self._sample(pl_module, "fresh_before")
 
     def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Evaluate the trained policy and print the table."""
@@ -45,17 +53,7 @@ class BeforeAfter(Callback):
             return
         pl_module.run_test_sets("after", every_turn=self.fresh_turns > 0)
         if self.fresh_turns:
-            sampling = pl_module.sampling
-            fresh = replace(
-                pl_module.evaluation,
-                adaptive=False,
-                fresh_turns=True,
-                max_turns=self.fresh_turns,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-            )
-            pl_module.run_test_sets("fresh", fresh)
+            self._sample(pl_module, "fresh")
         root = Path(trainer.default_root_dir) / "eval"
         files = [root / name / RESULTS for name in ("before", "after")]
         if trainer.is_global_zero and all(file.is_file() for file in files):
@@ -65,6 +63,20 @@ class BeforeAfter(Callback):
                 print_comparison(dataset, before[dataset], after[dataset], uses_labels=uses_labels)
             if self.fresh_turns:
                 print_check_value(root)
+
+    def _sample(self, pl_module: Any, name: str) -> None:
+        """Record fresh turns of every problem in ``eval/<name>/``."""
+        sampling = pl_module.sampling
+        fresh = replace(
+            pl_module.evaluation,
+            adaptive=False,
+            fresh_turns=True,
+            max_turns=self.fresh_turns,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+        )
+        pl_module.run_test_sets(name, fresh)
 
 
 def print_comparison(
@@ -89,12 +101,14 @@ def print_check_value(folder: Path) -> None:
     """A table of what the self-check is worth on each data set, and its picture beside it.
 
     Args:
-        folder: of the evaluations, ``after`` and ``fresh`` among them.
+        folder: of the evaluations ``after`` and ``fresh``, and ``fresh_before`` if there is one.
     """
     refined, fresh = (read_evaluation(folder / part).tables for part in ("after", "fresh"))
+    earlier = folder / "fresh_before"
+    untrained = read_evaluation(earlier).tables if earlier.is_dir() else {}
     console = Console()
     for name, table in refined.items():
-        found = check_value(table, fresh[name])
+        found = check_value(table, fresh[name], untrained.get(name))
         rows = []
         for row in found["rows"]:
             cells = ["-", "", ""]
@@ -103,9 +117,10 @@ def print_check_value(folder: Path) -> None:
             rows.append([row["name"], *cells])
         title = f"{plain(name)}: within {found['budget']:.0f} tokens per problem"
         console.print(text_table(("", "accuracy", "95 %", "tokens"), rows, title))
-        if found["gap"] is not None:
-            gap = f"{found['gap']:+.3f} {interval(found['gap_ci95'], '{:+.3f}')}"
-            console.print(Text(f"the self-check, over the best stop without it: {gap}"))
+        for key, words in _DIFFERENCES.items():
+            if found.get(key) is not None:
+                value = f"{found[key]:+.3f} {interval(found[f'{key}_ci95'], '{:+.3f}')}"
+                console.print(Text(f"{words}: {value}"))
         picture = folder / "fresh" / (re.sub(r"\W", "_", name) + ".svg")
         write_file(picture, [svg(draw_check_value, found)])
         console.print(Text(f"picture: {picture}"))

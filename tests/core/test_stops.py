@@ -131,6 +131,17 @@ def test_each_way_spends_at_most_the_tokens_of_three_first_answers() -> None:
     assert found["gap"] == 0.0
 
 
+def test_the_policy_before_training_is_a_rival_of_its_own() -> None:
+    wrong, right = (False, "I", 0.1, 1), (True, "C", 0.9, 1)
+    found = stops.check_value(
+        recording(wrong, wrong), recording(wrong, right), recording(wrong, wrong)
+    )
+    assert found["rows"][-1]["name"] == stops.UNTRAINED
+    assert found["rows"][-1]["accuracy"] == 0.0
+    assert found["gain"] == 1.0
+    assert found["gain_ci95"][0] > 0.9
+
+
 def test_a_way_that_is_over_the_budget_has_no_accuracy() -> None:
     wrong, right = (False, "I", 0.1, 1), (True, "C", 0.9, 1)
     found = stops.check_value(recording(right, wrong), recording(right, wrong), answers=1)

@@ -312,12 +312,17 @@ def test_the_comparison_shows_what_the_self_check_is_worth_at_equal_tokens(
     tested = data(test=data().sources["val"])
     one = module(evaluation=EvaluationConfig(max_turns=3))
     trainer(tmp_path, BeforeAfter(fresh_turns=2), max_steps=1).fit(one, tested)
-    for name, turns in (("after", 3), ("fresh", 2)):
+    for name, turns in (("after", 3), ("fresh_before", 2), ("fresh", 2)):
         rows = jsonl(tmp_path / "eval" / name / "samples.jsonl")
         assert all(len(row["turns"]) == turns for row in rows)
     assert one.evaluation.fresh_turns is False
     printed = " ".join(capsys.readouterr().out.split())
-    for way in ("first answer", "best stop without the self-check", "fresh samples with the"):
+    for way in (
+        "first answer",
+        "best stop without the self-check",
+        "fresh samples with the",
+        "the same before",
+    ):
         assert way in printed
     assert list((tmp_path / "eval" / "fresh").glob("*.svg"))
 
