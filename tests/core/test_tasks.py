@@ -10,6 +10,8 @@ import pytest
 import svr_lightning as svr
 from svr_lightning.core.prompts import MATH_ROLE
 from svr_lightning.tasks import TASKS, get_task
+from svr_lightning.tasks.base import GradingError
+from svr_lightning.tasks.grading import Label, label
 
 MODULE = """
 from svr_lightning.core.prompts import AnswerStyle
@@ -105,3 +107,19 @@ def test_what_is_no_task_is_refused_in_one_line(module: str, spec: str, message:
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         get_task(spec)
     assert "\n" not in str(caught.value)
+
+
+def test_an_answer_that_cannot_be_graded_is_wrong_and_says_why_and_other_errors_are_raised(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def grade(_: object, completion: str, __: object) -> bool:
+        raise GradingError("the sandbox is gone") if completion == "?" else KeyError(completion)
+
+    task = get_task("countdown")
+    problem = task.from_row({"id": "1", "nums": [1, 2], "target": 3})
+    monkeypatch.setattr(type(task), "grade", grade)
+    found = label(task, "?", problem)
+    assert found == Label(correct=False, error="the sandbox is gone")
+    assert "problem 1: counted as wrong, not graded: the sandbox is gone" in caplog.text
+    with pytest.raises(KeyError):
+        label(task, "!", problem)

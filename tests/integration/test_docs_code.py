@@ -166,20 +166,6 @@ def test_every_command_of_the_documentation_runs_in_small_or_resolves(
         assert end.value.code in (0, None)
 
 
-RUN_ELSEWHERE = re.compile(
-    r"$|#|make |pip install|\. \.venv|curl |tensorboard |export MINE_API_KEY|PYTHONPATH="
-    r"|python (-m (pytest|tools\.|experiments\.)|examples/|turn_length\.py)|inspect eval|OMP_NUM"
-    r"|svr |.*# needs (a GPU|GPUs)"
-)
-"""Commands that CI calls, that tests of their own run, or that need a GPU."""
-
-
-def test_every_other_command_is_run_by_a_test_of_its_own_or_needs_a_gpu() -> None:
-    shown = [block for name in PAGES for block in blocks(page(name), "bash")]
-    lines = [line for block in shown for line in block.splitlines()]
-    assert [line for line in lines if not RUN_ELSEWHERE.match(line)] == []
-
-
 def test_the_example_log_is_certified_as_the_readme_shows(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -93,11 +93,6 @@ def test_the_prompts_are_those_of_the_shown_completions() -> None:
     assert [unwrapped(text) for text in PROMPTS] == [unwrapped(m[1]["content"]) for m in messages]
 
 
-def test_the_gate_passes_the_third_turn_alone() -> None:
-    stops = [svr.should_stop(t.verdict, t.confidence, t.truncated) for t in turns_shown()]
-    assert stops == [False, False, True]
-
-
 def test_every_reward_term_is_what_the_turns_earn() -> None:
     weights, turns = svr.RewardWeights(), turns_shown()
     assert [turn.completion_tokens for turn in turns] == [stated(r"\((\d+) in each turn")] * 3
@@ -114,16 +109,6 @@ def test_every_reward_term_is_what_the_turns_earn() -> None:
             assert getattr(weights, weight) == float(value)
     assert total[3:] == [f"{reward.total:.3f}" for reward in rewards]
     assert stated(r"\$R = (\d\.\d+)\$") == round(fmean(r.total for r in rewards), 3)
-
-
-def test_every_transition_is_worth_what_the_page_says() -> None:
-    worth = []
-    for before, now in ((True, True), (True, False), (False, False), (False, True)):
-        turns = [scored(one, "UNSURE", 0.5) for one in (before, now)]
-        gain = svr.RewardWeights().delta * (now - before)
-        worth.append(svr.turn_rewards(turns)[1].prog - gain)
-    (shown,) = rows("a correct answer is kept")
-    assert [float(cell) for cell in shown] == pytest.approx(worth)
 
 
 def test_returns_and_advantages_of_the_group_follow_from_its_turns() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,20 @@ from svr_lightning.report.page import POLICY, page
 from svr_lightning.report.runs import read_methods
 from svr_lightning.report.tables import all_tables, headlines, tables_tex
 from svr_lightning.report.trajectories import OTHER, choose, classes, trajectories
-from tests.hostile_text import EVIL
 from tests.trajectories import pool, record, records_of, save, turn, turn_tables, uncensored
 
+# What tries to break out of a page, a terminal or a table.
+EVIL = "".join(
+    (
+        "<script>alert(1)</script></style></pre></svg>]]><img src=x onerror=alert(2)>",
+        '" onmouseover="alert(3)" x=\'y\'',
+        "\x1b[2J\x9b31m\x07\x00\ud800\r",
+        "a\u2028b\u2029c\u202egnorw\u200b",
+        "\\input{/etc/passwd} $x_1^2$ & % # ~ {a} [b] *c*",
+        "| [link](javascript:alert(4)) `code` **bold** <b>\n\n# heading\n",
+        "\u4f60\u597d",
+    )
+)
 NAME = EVIL.replace("=", "")  # a name ends at the first equals sign
 
 
@@ -169,6 +181,24 @@ def test_data_sets_outside_of_the_papers_are_in_no_average_and_methods_need_no_c
     points = [[p["name"] for p in panel["points"]] for panel in figures[0].numbers["panels"]]
     assert points == [["a"], ["b"]]
     assert "No data set is common to all methods, so they cannot be compared." in notes
+
+
+def test_every_file_and_the_screen_mark_a_method_whose_prompts_showed_labels_and_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unchecked = uncensored()
+    for one in (one for row in unchecked for one in row["turns"]):
+        one |= {"verdict": "UNSURE", "confidence": 0.5}
+    for name, rows in (("plain", uncensored()), ("labels", unchecked)):
+        shown = {"max_turns": 3, "privileged": name == "labels"}
+        save(tmp_path / name, rows, {"model": {"evaluation": {}}, "protocol": shown})
+    arguments = [f"SVR={tmp_path / 'plain'}", f"Oracle-guided={tmp_path / 'labels'}"]
+    assert main(["report", *arguments, "--out", str(tmp_path)]) == 0
+    files = ("index.html", "tables.tex", "figures/1_tokens.json")
+    texts = [unescape((tmp_path / name).read_text(encoding="utf-8")) for name in files]
+    for text in (*texts, " ".join(capsys.readouterr().out.split())):
+        marked = text.count("privileged: Oracle-guided")
+        assert text.count("Oracle-guided") == text.count("privileged:") == marked > 0
 
 
 def record_of(rows: list[dict[str, Any]], early: bool = False) -> SampleRecord:
