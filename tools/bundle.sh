@@ -21,7 +21,7 @@ trap 'rm -rf "$all"' EXIT
 
 base=(
   'datasets>=5.2,<6' dill multiprocess 'jsonargparse>=4.53,<5' docstring-parser typeshed-client
-  'math-verify>=0.9,<0.10' 'latex2sympy2_extended>=1.11,<1.12' antlr4-python3-runtime==4.13.2 hjson 'starlette>=1,<2' 'uvicorn>=0.35,<1'
+  'latex2sympy2_extended>=1.11,<1.12' antlr4-python3-runtime==4.13.2 hjson 'starlette>=1,<2' 'uvicorn>=0.35,<1'
   'msgspec>=0.19,<1'
   # Kernels of the update. Triton, since torch 2.11's computes wrong gradients of linear attention on Hopper; TileLang beside it.
   'liger-kernel>=0.8.5,<0.9' 'flash-linear-attention>=0.6,<0.7' 'fla-core>=0.6,<0.7' triton==3.7.1

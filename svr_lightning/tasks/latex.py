@@ -41,7 +41,7 @@ _SYNONYMS = (
     (re.compile(r"\u03c0"), r"\\pi "),
     (re.compile(r"\u221e"), r"\\infty "),
     (re.compile(r"[\u2212\u2013]"), "-"),
-    (re.compile(r"\\?%"), ""),
+    (re.compile(r"\\?%|\s*\bpercent\b"), r"\\%"),
 )
 
 _TEXT = r"\\(?:text(?:rm|bf|it|normal)?|mbox|math(?:rm|bf|it)|operatorname)\s*\{([^{}]*)\}"
@@ -166,7 +166,7 @@ def normalise(answer: str) -> str:
     """
     if _PLAIN.fullmatch(answer):
         return answer
-    text = "".join(spell(answer).split()).removesuffix(".")
+    text = "".join(spell(answer).replace(r"\%", "").split()).removesuffix(".")
     if text.count("=") + text.count("\\in") - text.count("\\infty") <= 1:
         text = _NAMED.sub("", text, count=1) if _NAMED.match(text) else text
     text = _SCRIPT.sub(r"\1\2", _with_braces(text).removesuffix("."))
@@ -176,7 +176,7 @@ def normalise(answer: str) -> str:
 
 
 def spell(answer: str) -> str:
-    """The first half of :func:`normalise`, which leaves spaces, braces and names alone.
+    """The first half of :func:`normalise`, which leaves percent signs, braces and names alone.
 
     Synonymous commands are one, and sizes, signs of units, units and text commands are gone.
     """
@@ -189,11 +189,6 @@ def spell(answer: str) -> str:
     text = _without_text_commands(_without_unit(text.strip()))
     text = _BARE_UNIT.sub("", text.strip())
     return _MIXED.sub(r"\1\\frac{\2}{\3}", _CONJUNCTION.sub(",", text))
-
-
-def without_delimiters(text: str) -> str:
-    r"""The text without ``$``, ``\(``, ``\)``, ``\[`` and ``\]``."""
-    return _DELIMITER.sub(" ", text)
 
 
 def read_number(normalised: str) -> Fraction | None:

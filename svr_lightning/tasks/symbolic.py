@@ -1,4 +1,4 @@
-"""Mathematical equality of two answers: Math-Verify in a process that can be killed."""
+"""Mathematical equality of two answers, decided by sympy in a process that can be killed."""
 
 import json
 import os

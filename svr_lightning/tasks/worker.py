@@ -1,10 +1,9 @@
 r"""The process of :mod:`.symbolic`: reads ``[answer, reference]``, a line of JSON; writes 1 or 0.
 
-Math-Verify reads both answers as LaTeX, and sympy compares them. Math-Verify's own comparison is
-not used: it drops factors below 1e-15 and rounds to six decimals. Its ``ExprExtractionConfig`` is
-not used either: it hands text to sympy's ``parse_expr``, which runs it as Python. The LaTeX reader
-makes its numbers with ``sympify``, which calls ``parse_expr`` too: :func:`parse_number` replaces it
-in this process.
+latex2sympy2_extended, the LaTeX reader of Math-Verify, makes sympy's objects of both answers, and
+sympy compares them. The rest of Math-Verify is not used: it takes a trailing letter as a unit, so
+that ``3t`` is 3, drops factors below 1e-15 and rounds to six decimals. The reader makes its numbers
+with ``sympify``, which runs text as Python: :func:`parse_number` replaces it in this process.
 """
 
 import json
@@ -13,34 +12,33 @@ import re
 import resource
 import signal
 import sys
-from itertools import accumulate
 from typing import Any
 
 import sympy.physics.units
-from latex2sympy2_extended import is_expr_of_only_symbols
-from math_verify import LatexExtractionConfig, parse
+from latex2sympy2_extended import NormalizationConfig, is_expr_of_only_symbols, latex2sympy
 from sympy.core.relational import Relational
 from sympy.parsing import sympy_parser
 
-from svr_lightning.tasks.latex import normalise, without_delimiters
+from svr_lightning.tasks.latex import normalise, spell
 
 CPU_SECONDS = 1.0
 """Processor time of one comparison; the kernel then ends the process, as it does for memory."""
 MEMORY = 2**30
 """Bytes of address space."""
-MAX_CHARACTERS, MAX_DEPTH = 400, 12
-"""Longest answer that is compared, and brackets and braces open in it at once."""
+MAX_CHARACTERS = 400
+"""Of an answer; longer ones are not compared."""
 RELATIVE = 1e-5
 """Relative tolerance where one of two numbers has a decimal point; all others are exact."""
 
-_LATEX = (LatexExtractionConfig(boxed_match_priority=0),)
+_MISSING_BRACES = NormalizationConfig(basic_latex=False, malformed_operators=True, boxed="none")
+_IMAGINARY_UNIT = {sympy.Symbol("i", real=True): sympy.I}
 _NUMBER = re.compile(r"[0-9]+|[0-9]*\.[0-9]+|[0-9]+\.")
-_WORDS = re.compile(r"[A-Za-z]+(?:,[A-Za-z]+)*")
-_THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
+_WORDS = re.compile(r"[a-z]+(?:,[a-z]+)*")
+_THOUSANDS = re.compile(r"(?<=[0-9])[, ](?=[0-9]{3}(?![0-9]))")
 _SCIENTIFIC = re.compile(r"(?<=[0-9])[eE]([+-]?[0-9]{1,3})(?![0-9])")
-_IMAGINARY = re.compile(r"(?<=[0-9])i(?![A-Za-z])")
+_PRODUCT = re.compile(r"(?<=[0-9)]) ?\(")
 _BASE = re.compile(r"(?<=[0-9)])_\{?([0-9]+)")
-_PRIME = re.compile(r"'|\\prime(?![a-zA-Z])")
+_UNREADABLE = re.compile(r"'|\\prime(?![a-zA-Z])|[0-9] [0-9]")
 _BRACKET = re.compile(r"[(\[]|\\\{")
 _WARM_UP = (r"\binom{n}{2} + \sin^2 x", r"x \in (1, 2]"), (r"50\%", "0.5"), ("y = 2x", "x = 1")
 
@@ -48,30 +46,37 @@ _WARM_UP = (r"\binom{n}{2} + \sin^2 x", r"x \in (1, 2]"), (r"50\%", "0.5"), ("y 
 def equal_answers(answer: str, reference: str) -> bool:
     """Whether an answer is mathematically equal to a reference; False where one is not read.
 
-    A base, as in ``1101_2``, may be left out of one of them. Derivatives, as ``f'``, are not read.
+    A base, as in ``1101_2``, may be left out of one of them.
     """
-    for text in (answer, reference):
-        steps = ((character in "([{") - (character in ")]}") for character in text)
-        if len(text) > MAX_CHARACTERS or max(accumulate(steps), default=0) > MAX_DEPTH:
-            return False
+    if max(len(answer), len(reference)) > MAX_CHARACTERS:
+        return False
     words = _words(answer), _words(reference)
     if all(words):
         return words[0] == words[1]
-    bases = _BASE.findall(answer), _BASE.findall(reference)
-    if (all(bases) and bases[0] != bases[1]) or _PRIME.search(answer + reference):
+    if len(set(_BASE.findall(f"{answer} {reference}"))) > 1:
         return False
-    found, gold = read(answer), read(reference)
-    return bool(found and gold) and _same(found[0], gold[0])
+    try:
+        return _same(read(answer), read(reference))
+    except MemoryError:
+        raise
+    except Exception:  # reader and sympy raise every kind on text that has no value
+        return False
 
 
-def read(text: str) -> list[Any]:
-    """The answer as sympy's object, or an empty list: the whole text is taken as LaTeX."""
-    latex = " ".join(without_delimiters(text).split())
+def read(text: str) -> Any:
+    """The answer as sympy's object; raises any error if the whole text is no LaTeX.
+
+    Derivatives, as ``f'``, and numbers with a space between them are not read.
+    """
+    latex = spell(text)
     if not _BRACKET.search(latex):  # in brackets, a comma separates items
         latex = _THOUSANDS.sub("", latex)
-    latex = _IMAGINARY.sub(" i", _SCIENTIFIC.sub(r" \\cdot 10^{\1}", latex))
-    found = parse(f"${latex}$", _LATEX, fallback_mode="no_fallback", parsing_timeout=None)
-    return [_with_imaginary_unit(value) for value in found]
+    if _UNREADABLE.search(latex):
+        raise ValueError("ambiguous")
+    latex = _PRODUCT.sub(r" \\cdot (", latex)  # the reader takes 2(3) as a mixed number, 5
+    latex = _SCIENTIFIC.sub(r" \\cdot 10^{\1}", latex).replace(r"\%", r" \cdot \frac{1}{100}")
+    value = latex2sympy(latex, is_real=True, normalization_config=_MISSING_BRACES)
+    return value.xreplace(_IMAGINARY_UNIT)
 
 
 def parse_number(text: str, *_: Any, **__: Any) -> sympy.Basic:
@@ -92,12 +97,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     for line in sys.stdin:
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-        try:
-            equal = equal_answers(*json.loads(line))
-        except MemoryError:
-            return
-        except Exception:  # sympy raises every kind on terms that have no value
-            equal = False
+        equal = equal_answers(*json.loads(line))
         signal.setitimer(signal.ITIMER_PROF, 0)
         sys.stdout.write("1\n" if equal else "0\n")
         sys.stdout.flush()
@@ -105,24 +105,15 @@ def main() -> None:
 
 def _words(text: str) -> list[str]:
     """The words of a textual answer, in order; as products of letters, anagrams would be equal."""
-    letters = normalise(text)
-    words = sorted(letters.casefold().split(","))
+    letters = normalise(text).casefold()
+    words = sorted(letters.split(","))
     long = max(map(len, words)) > 3 or words[0] in ("yes", "no", "odd")
     return words if _WORDS.fullmatch(letters) and long else []
 
 
-def _with_imaginary_unit(value: Any) -> Any:
-    """The value with the number i where Math-Verify reads a variable of that name."""
-    if not isinstance(value, sympy.Basic):
-        return value
-    return value.xreplace({symbol: sympy.I for symbol in value.free_symbols if str(symbol) == "i"})
-
-
 def _same(one: Any, other: Any) -> bool:
     """Whether two values are equal: terms exactly, everything else item by item."""
-    if one == other:
-        return not one.has(sympy.nan, sympy.zoo)
-    if isinstance(one, Relational) and isinstance(other, Relational):
+    if _both(Relational, one, other):
         return _same_relation(one, other)
     if _both(sympy.And, one, other) and one.free_symbols != other.free_symbols:
         return False
@@ -131,7 +122,7 @@ def _same(one: Any, other: Any) -> bool:
         return all(_same(left, right) for left in ones for right in others)
     one, other = ones[0], others[0]
     if _both(sympy.Expr, one, other):
-        return _same_term(one, other)
+        return _same_term(one.doit(), other.doit())
     if _both(sympy.FiniteSet | sympy.Union, one, other):
         table = [[_same(left, right) for right in other.args] for left in one.args]
         return all(map(any, table)) and all(map(any, zip(*table, strict=True)))
@@ -161,28 +152,30 @@ def _sequence(term: Any) -> tuple[Any, list[Any]]:
 
     ``x = 1, y = 2`` is (1, 2), in the order of the names.
     """
+    pair = (False, False)  # closed at neither end
     if isinstance(term, sympy.Interval):
         return (not term.left_open, not term.right_open), [term.start, term.end]
     if isinstance(term, sympy.MatrixBase):
         return term.shape, list(term)
     if isinstance(term, sympy.FiniteSet) and all(isinstance(item, sympy.Eq) for item in term.args):
         values = {str(item.lhs): item.rhs for item in term.args}
-        kind = (False, False) if len(values) == len(term.args) else None
+        kind = pair if len(values) == len(term.args) else None
         return kind, [values[name] for name in sorted(values)]
-    return ((False, False), list(term)) if isinstance(term, sympy.Tuple) else (term, [])
+    return (pair, list(term)) if isinstance(term, sympy.Tuple) else (term, [])
 
 
 def _same_relation(one: Relational, other: Relational) -> bool:
     """Whether the difference of the sides has a constant ratio, above 0 for inequalities."""
-    if one.free_symbols != other.free_symbols or not one.free_symbols:
-        return False
     if one.rel_op != other.rel_op:
         other = other.reversed
+    names = one.free_symbols
+    if one.rel_op != other.rel_op or names != other.free_symbols or not names:
+        return False
     ours, theirs = (sympy.nsimplify(side.lhs - side.rhs, rational=True) for side in (one, other))
     ratio = sympy.simplify(ours / theirs)
-    constant = ratio.is_number and ratio.is_finite and not ratio.is_zero
-    fits = constant if isinstance(one, sympy.Eq) else ratio.is_positive
-    return one.rel_op == other.rel_op and bool(fits)
+    if isinstance(one, sympy.Eq):
+        return bool(ratio.is_number and ratio.is_finite and not ratio.is_zero)
+    return bool(ratio.is_positive)
 
 
 def _same_term(one: sympy.Expr, other: sympy.Expr) -> bool:
@@ -190,7 +183,6 @@ def _same_term(one: sympy.Expr, other: sympy.Expr) -> bool:
 
     Terms of variables that differ at one place differ; simplifying them would take longer.
     """
-    one, other = one.doit(), other.doit()
     if one == other:
         return not one.has(sympy.nan, sympy.zoo)
     decimal = one.has(sympy.Float) or other.has(sympy.Float)

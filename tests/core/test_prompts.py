@@ -25,7 +25,7 @@ from svr_lightning.core.types import (
     Verdict,
 )
 from svr_lightning.recipes.base import Recipe
-from svr_lightning.recipes.dialogues import SelfVerifying, chain
+from svr_lightning.recipes.dialogues import chain
 from svr_lightning.recipes.mlmt_rl import MLMTRL
 from svr_lightning.tasks import TASKS, get_task
 from tests.recipes import RECIPES, answered, completion, each_recipe, messages_of, ten
@@ -271,11 +271,7 @@ def test_prompts_follow_the_style_of_their_task(name: str) -> None:
     assert [asked_by(one, "math", checked=False) for one in programs] == [expected] * 8
 
 
-# --- late turns of every dialogue ---------------------------------------------------------------
-
-
-def checked(text: str, verdict: str, confidence: float) -> str:
-    return f"{text}\n<self_check>VERDICT: {verdict}; CONFIDENCE: {confidence}</self_check>"
+# --- later turns --------------------------------------------------------------------------------
 
 
 def shown(recipe: Recipe, turns: int) -> list[tuple[int, set[int]]]:
@@ -286,17 +282,10 @@ def shown(recipe: Recipe, turns: int) -> list[tuple[int, set[int]]]:
         prompt = messages_of(request)[1]["content"]
         named = next((t for t in range(1, 99) if prompt.startswith(f"[T={t}]")), 0)
         found.append((named, {t for t in range(1, 99) if f"text{t}." in prompt}))
-        text = f"<think>text{turn + 1}.</think><answer>8+4-2</answer>"
-        return completion(checked(text, "UNSURE", 0.5))
+        return completion(f"<think>text{turn + 1}.</think><answer>8+4-2</answer>")
 
     answered(chain(recipe.dialogue, ten(), 0, turns), write)
     return found
-
-
-@pytest.mark.parametrize("name", [name for name in RECIPES if name != "mlmt_rl"])
-def test_every_later_prompt_shows_the_turn_before_and_no_other(name: str) -> None:
-    expected = [(0, set())] + [(t, {t - 1}) for t in range(2, 11)]
-    assert shown(RECIPES[name][0], 10) == expected
 
 
 def test_a_tutor_sees_the_latest_answer_and_the_solver_that_answer_and_its_feedback() -> None:
@@ -304,14 +293,3 @@ def test_a_tutor_sees_the_latest_answer_and_the_solver_that_answer_and_its_feedb
     for t in range(2, 10, 2):
         expected += [(0, {t - 1}), (t + 1, {t - 1, t})]
     assert shown(MLMTRL(), 9) == expected
-
-
-@pytest.mark.parametrize("interface", ["joint", "verdict", "confidence"])
-def test_svrs_prompts_state_the_self_check_of_the_turn_before(interface: Any) -> None:
-    program = chain(SelfVerifying(interface), ten(), 0, 5)
-    next(program)
-    for verdict, confidence in (("CORRECT", 0.11), ("INCORRECT", 0.22), ("UNSURE", 0.33)):
-        (prompt,) = program.send([completion(checked("", verdict, confidence))])
-        header = messages_of(prompt)[1]["content"].splitlines()[0]
-        assert (verdict in header) == (interface != "confidence")
-        assert (f"{confidence:.2f}" in header) == (interface != "verdict")
