@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count, cycle
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
@@ -89,10 +88,11 @@ class Connections:
                 )
                 for _ in range(math.ceil(most / _TOGETHER))
             ]
-        except (ImportError, ValueError, OSError) as error:
+        except (httpx.InvalidURL, ImportError, ValueError, OSError) as error:
             raise ConfigError(
                 f"the environment's proxies or certificates cannot be used ({one_line(error)}); "
-                "unset ALL_PROXY, HTTP_PROXY, HTTPS_PROXY or SSL_CERT_FILE, whichever it is"
+                "unset ALL_PROXY, HTTP_PROXY, HTTPS_PROXY, NO_PROXY or SSL_CERT_FILE, whichever "
+                "it is"
             ) from error
         self._next = cycle(self._pools)
 
@@ -145,7 +145,7 @@ class Connections:
         message = message or "no message"
         if response.has_redirect_location:
             message = f"a redirect to {one_line(response.headers['location'])}; give that address"
-        if status == 404 and url.endswith("/chat/completions") and "/v" not in urlsplit(url).path:
+        if status == 404 and url.endswith("/chat/completions") and "/v" not in httpx.URL(url).path:
             message += "; the address usually ends in /v1"
         header = response.headers.get("retry-after", "")
         readable = header and header.isascii() and header.isprintable()
@@ -179,13 +179,13 @@ class Connections:
 
 def _through(url: str) -> str:
     """Names the proxy that requests to an address take, without its password."""
-    parts = urlsplit(url)
-    host, proxies = parts.hostname or "", getproxies()
-    proxy = urlsplit(proxies.get(parts.scheme) or proxies.get("all") or "")
-    if not proxy.hostname or proxy_bypass(host):
+    asked, proxies = httpx.URL(url), getproxies()
+    found = proxies.get(asked.scheme) or proxies.get("all") or ""
+    proxy = httpx.URL(found if "://" in found else f"http://{found}")
+    if not proxy.host or proxy_bypass(asked.host):
         return ""
-    named = one_line(f"{proxy.scheme}://{proxy.hostname}:{proxy.port or ''}").rstrip(":")
-    return f" (through the proxy {named} of the environment; NO_PROXY={host} avoids it)"
+    named = one_line(f"{proxy.scheme}://{proxy.host}:{proxy.port or ''}").rstrip(":")
+    return f" (through the proxy {named} of the environment; NO_PROXY={asked.host} avoids it)"
 
 
 def read_key(variable: str | None, option: str, *, needed: bool = True) -> str | None:
@@ -211,18 +211,19 @@ def check_url(url: str, option: str) -> None:
     Raises:
         ConfigError: if it is none, or ends in /completions.
     """
+    fault = f"{option} is no address such as http://127.0.0.1:8000/v1"
     try:
-        parts = urlsplit(url)
-        complete = parts.scheme in ("http", "https") and bool(parts.hostname)
-        _ = parts.port
-    except ValueError:
-        complete = False
-    if not complete or any(not c.isprintable() or c.isspace() for c in url):
-        raise ConfigError(f"{option} is no address such as http://127.0.0.1:8000/v1")
-    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-        raise ConfigError(
-            f"{option} must be an address alone, without user, password or query; a key belongs "
-            "into an environment variable such as OPENAI_API_KEY"
-        )
-    if url.endswith("/completions"):
-        raise ConfigError(f"{option} ends before /chat/completions, usually in /v1")
+        found = httpx.URL(url)
+        complete = found.scheme in ("http", "https") and bool(found.host)
+    except (httpx.InvalidURL, UnicodeError) as error:  # the latter of a host
+        raise ConfigError(fault) from error
+    require(complete and url.isprintable() and " " not in url, fault)
+    require(
+        not (found.userinfo or found.query or found.fragment),
+        f"{option} must be an address alone, without user, password or query; a key belongs into "
+        "an environment variable such as OPENAI_API_KEY",
+    )
+    require(
+        not url.endswith("/completions"),
+        f"{option} ends before /chat/completions, usually in /v1",
+    )

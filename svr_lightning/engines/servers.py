@@ -88,7 +88,7 @@ class ServersEngine(RemoteEngine):
         self._stop_token_ids, self._max_model_len = stop_token_ids, max_model_len
         self._tied, self._vocabulary = is_tied(model), model.config.get_text_config().vocab_size
         self._update(self._read_facts)
-        self.dtype = getattr(torch, self._facts[self.in_use[0]].dtype)
+        self.dtype = self._facts[self.in_use[0]].dtype
 
     def sync(self, model: Any, version: int) -> None:
         """Write the weights and make every server load them, those that were left out as well.
@@ -259,8 +259,8 @@ def _from_first(value: T) -> T:
 class Facts(NamedTuple):
     """What a server reports of itself."""
 
-    dtype: str
-    """Of its weights, as torch names it."""
+    dtype: torch.dtype
+    """Of its weights."""
     wrapped: bool
     """Its model wraps the text decoder in a multimodal class."""
     slots: int
@@ -304,12 +304,12 @@ def read_facts(body: bytes, max_model_len: int) -> Facts:
         model = config["model_config"]
         mode, longest = one_line(model["logprobs_mode"]), int(model["max_model_len"])
         facts = Facts(
-            dtype=str(model["dtype"]).removeprefix("torch."),
+            dtype=getattr(torch, str(model["dtype"]).removeprefix("torch.")),
             wrapped=model.get("multimodal_config") is not None,
             slots=max(int(config["scheduler_config"]["max_num_seqs"]), 1),
             on_cpu=config["device_config"]["device"] == "cpu",
         )
-    except (*_UNREADABLE, LookupError, TypeError, AttributeError) as error:
+    except (*_UNREADABLE, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise ServerError("/server_info does not describe its model; vLLM 0.32 does") from error
     if mode != LOGPROBS_MODE:
         raise ServerError(f"it runs with --logprobs-mode {mode}; start it with {LOGPROBS_MODE}")

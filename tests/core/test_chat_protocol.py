@@ -296,6 +296,8 @@ def test_a_servers_message_becomes_one_short_line() -> None:
                 ("h:1/v1", "no address"),
                 ("ftp://h/v1", "no address"),
                 ("http://h:port/v1", "no address"),
+                ("http://\u2603.net/v1", "no address"),  # no name that can be looked up
+                ("http://xn--/v1", "no address"),
                 ("http://h/a b", "no address"),
                 ("https://me:hunter2@h/v1", "without user, password"),
                 ("https://h/v1?key=hunter2", "without user, password"),

@@ -192,7 +192,7 @@ def test_a_request_with_the_key_is_answered_through_floods_without_one(
 # --- the way to the model's server ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "gopher://127.0.0.1:9"])
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "gopher://127.0.0.1:9", "http://h:x"])
 def test_a_proxy_that_cannot_be_used_is_one_line(
     proxy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

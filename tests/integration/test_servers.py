@@ -345,7 +345,7 @@ def info(**model: Any) -> bytes:
 
 
 def test_a_server_reports_what_it_is() -> None:
-    assert read_facts(info(), 512) == Facts("bfloat16", wrapped=False, slots=128, on_cpu=False)
+    assert read_facts(info(), 512) == Facts(torch.bfloat16, wrapped=False, slots=128, on_cpu=False)
     assert read_facts(info(multimodal_config={}), 512).wrapped
 
 
@@ -354,7 +354,8 @@ def test_a_server_that_cannot_train_is_refused_with_the_option_that_fixes_it() -
         read_facts(info(logprobs_mode="raw_logprobs"), 512)
     with pytest.raises(ServerError, match=r"--max-model-len 512, less than .*max_model_len=513"):
         read_facts(info(), 513)
-    for body in (b"", b"{}", b'{"vllm_config": "text"}'):
+    unlimited = info().replace(b"512", b"Infinity")
+    for body in (b"", b"{}", b'{"vllm_config": "text"}', unlimited, info(dtype="torch.auto")):
         with pytest.raises(ServerError, match="does not describe its model"):
             read_facts(body, 512)
 
