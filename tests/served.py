@@ -34,7 +34,7 @@ def unused(*_: Any) -> Any:
 
 def in_front_of(url: str, **settings: Any) -> ChatServer:
     """A server for Countdown in front of another one; ``settings`` of controller or limits."""
-    limits = {k: settings.pop(k) for k in Limits.__dataclass_fields__ if k in settings}
+    limits = {k: settings.pop(k) for k in Limits.__struct_fields__ if k in settings}
     own = {k: settings.pop(k) for k in ("key", "origins", "model") if k in settings}
     own.setdefault("model", "svr")
     upstream = Upstream(url, "tiny", key="upstream-secret", fields=settings.pop("fields", None))

@@ -10,12 +10,13 @@ pip install "svr-lightning[serve]". Guide: docs/serving.md.
 
 import argparse
 import json
-import math
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, get_args
+
+from msgspec import ValidationError, convert
 
 from svr_lightning.analysis.operating_point import (
     OPERATING_POINT,
@@ -27,7 +28,7 @@ from svr_lightning.control.controller import Controller, Otherwise
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.engines.connections import check_url, read_key
 from svr_lightning.engines.openai import check_fields
-from svr_lightning.errors import ConfigError, require
+from svr_lightning.errors import ConfigError, field_error, require
 from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
 from svr_lightning.tasks import get_task
 
@@ -90,16 +91,13 @@ def _limits(given: Sequence[str]) -> Any:
     """The limits of ``--limit NAME=NUMBER``."""
     from svr_lightning.control.server import Limits
 
-    known, found = vars(Limits()), {}
-    for one in given:
-        name, _, value = one.partition("=")
-        require(name in known, f"--limit {one}: NAME is one of {', '.join(known)}")
-        try:
-            found[name] = type(known[name])(value)
-        except ValueError:
-            found[name] = 0
-        require(0 < found[name] < math.inf, f"--limit {one}: must be a number above 0")
-    return Limits(**found)
+    named = dict(one.partition("=")[::2] for one in given)
+    try:
+        return convert(named, Limits, strict=False)
+    except ValidationError as error:
+        known = ", ".join(Limits.__struct_fields__)
+        message = f"--limit {field_error(error, 'NAME=NUMBER')}; NAME is one of {known}"
+        raise ConfigError(message) from error
 
 
 def make_server(options: argparse.Namespace) -> Any:
@@ -243,7 +241,7 @@ def _template(options: argparse.Namespace) -> dict[str, Any]:
 def _json(text: str, option: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{option} is no JSON: {error}") from error
     require(isinstance(found, dict), f"{option} must be a JSON object")
     return dict(found)

@@ -9,7 +9,7 @@ import contextlib
 import queue
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
@@ -144,6 +144,7 @@ class EngineBackend(Backend):
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self._orders = queue.SimpleQueue[tuple[Request, Future[Output]] | None]()
         """What joins the batch at the next step; None is the end."""
+        self._ends = False
         self._numbers = count()
 
     def start(self) -> None:
@@ -177,43 +178,39 @@ class EngineBackend(Backend):
     def _work(self) -> None:
         running: dict[int, Future[Output]] = {}
         with self._sampling:
-            while self._follow_orders(running):
+            while not self._ends:
                 try:
+                    self._follow_orders(running)
                     outputs = self._engine.step()
                 except Exception as error:  # out of memory, say: other requests may fit
                     self._engine.cancel()
-                    self._fail(running.values(), typed_line(error))
-                    running.clear()
+                    self._fail(running, typed_line(error))
                     continue
                 for output in outputs:
                     if isinstance(output, Output) and output.id in running:
                         self.fault = None
                         _settle(running.pop(output.id).set_result, output)
-        self._fail(running.values(), "the server is shutting down")
+        self._fail(running, "the server is shutting down")
 
-    def _follow_orders(self, running: dict[int, Future[Output]]) -> bool:
-        """Submit what was ordered and drop what was cancelled; False at the end."""
-        while not running or not self._orders.empty():
+    def _follow_orders(self, running: dict[int, Future[Output]]) -> None:
+        """Submit what was ordered and drop what was cancelled."""
+        while not self._ends and not (running and self._orders.empty()):
             order = self._orders.get()
             if order is None:
-                return False
-            request, future = order
-            try:
-                self._engine.submit(request)
-            except Exception as error:  # the others continue
-                self._fail([future], typed_line(error))
+                self._ends = True
             else:
-                running[request.id] = future
+                request, running[request.id] = order
+                self._engine.submit(request)
         for number in [number for number, future in running.items() if future.cancelled()]:
             del running[number]
             self._engine.drop(number)
-        return True
 
-    def _fail(self, requests: Iterable[Future[Output]], reason: str) -> None:
+    def _fail(self, running: dict[int, Future[Output]], reason: str) -> None:
         self.fault = reason
-        for future in requests:  # one error each, since its turns so far are added to it
+        for future in running.values():  # one error each, since its turns so far are added to it
             error = ServerError(f"the engine failed: {reason}", status=503)
             _settle(future.set_exception, error)
+        running.clear()
 
 
 def _settle(setting: Callable[[Any], None], value: Any) -> None:

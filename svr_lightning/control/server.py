@@ -10,10 +10,10 @@ import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Collection, Coroutine
-from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import Meta, Struct
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -44,27 +44,30 @@ from svr_lightning.errors import one_line, typed_line
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """The limits of a server. Sizes are in bytes, times in seconds."""
+Count = Annotated[int, Meta(gt=0)]
+Seconds = Annotated[float, Meta(gt=0, le=10**9)]
 
-    body: int = 2**20
+
+class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The limits of a server. Sizes are in bytes."""
+
+    body: Count = 2**20
     """Of a request."""
-    requests: int = 256
+    requests: Count = 256
     """In progress; further ones get 429."""
-    seconds: float = 600.0
+    seconds: Seconds = 600.0
     """For a request with all its turns."""
-    transfer_seconds: float = 30.0
+    transfer_seconds: Seconds = 30.0
     """For a request's body to arrive."""
-    comment_seconds: float = 15.0
+    comment_seconds: Seconds = 15.0
     """Between two comments in a stream whose question is not answered yet."""
-    connections: int = 512
+    connections: Count = 512
     """Open ones; for another one, the one that has waited longest for a request is closed."""
-    head: int = 2**15
+    head: Count = 2**15
     """Of a request's header."""
-    head_seconds: float = 10.0
+    head_seconds: Seconds = 10.0
     """For a request's header to arrive on a new connection."""
-    idle_seconds: float = 75.0
+    idle_seconds: Seconds = 75.0
     """Between two requests of a connection."""
 
 
