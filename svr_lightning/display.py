@@ -4,7 +4,6 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 from rich.box import SIMPLE
 from rich.table import Table
@@ -25,6 +24,12 @@ _EVERY = 30.0
 def plain(text: str) -> str:
     """Model text without control characters, which could move the cursor or colour the screen."""
     return "".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text)
+
+
+def short(text: str, limit: int) -> str:
+    """A name on one line, without control characters, of at most ``limit`` characters."""
+    clean = plain(" ".join(text.split()))
+    return clean if len(clean) <= limit else f"{clean[: limit - 1]}\u2026"
 
 
 def excerpt(text: str, lines: int = _LINES) -> str:
@@ -72,24 +77,12 @@ def name_some(names: Sequence[str], most: int = 10) -> str:
 
 
 class Line(tqdm):  # type: ignore[misc]
-    """A line of at most :data:`COLUMNS` characters: counts, times, and what :meth:`show` adds.
-
-    The time left follows from the mean rate at the latest update, so it never rises in between.
-    """
-
-    _rate: float | None = None
-
-    @property
-    def format_dict(self) -> dict[str, Any]:
-        """What tqdm writes the line from."""
-        return {**super().format_dict, "rate": self._rate}
+    """A line of at most :data:`COLUMNS` characters: counts, times, and what :meth:`show` adds."""
 
     def show(self, values: Iterable[str], done: float) -> None:
         """Bring the line up to date, with as many of ``values`` as it has room for."""
         if self.disable:
             return
-        if done > self.n:
-            self._rate = (done - self.initial) / max(self.format_dict["elapsed"], 1e-9)
         self.set_postfix_str("", refresh=False)
         room = COLUMNS - len(str(self))
         shown = ""
@@ -106,7 +99,7 @@ def progress_line(total: float, name: str, *, done: int = 0, quiet: bool = False
     return Line(
         total=total,
         initial=done,
-        desc=plain(name)[:_LONGEST_NAME],
+        desc=short(name, _LONGEST_NAME),
         disable=quiet,
         file=sys.stdout,
         ncols=COLUMNS,

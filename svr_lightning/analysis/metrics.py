@@ -30,8 +30,6 @@ DISPLAY = {
     "minerva_math": "Minerva",
 }
 """The paper's seven data sets in its order, under the names that its tables use."""
-NONE = "--"
-"""Printed where there is no value."""
 AVERAGES = ("all", "math")
 """The averages of a results file, over all data sets and over Math-5, and their names in logs."""
 
@@ -194,27 +192,24 @@ def average(datasets: Datasets, names: Sequence[str]) -> dict[str, Any]:
 
 def values_of(seeds: Sequence[Datasets], names: Sequence[str], metric: str) -> list[float]:
     """The macro average over ``names`` of each seed that has all of them and defines it."""
-    found = (macro_average(one, names, [metric]).get(metric) for one in _whole(seeds, names))
+    whole = (one for one in seeds if set(names) <= one.keys())
+    found = (macro_average(one, names, [metric]).get(metric) for one in whole)
     return [value for value in found if value is not None]
 
 
 def text_of(seeds: Sequence[Datasets], names: Sequence[str], metric: str) -> str:
-    """The mean over seeds; of several, with their sample standard deviation.
+    """The mean over the seeds that define it; of several, with their sample standard deviation.
 
     Where not all of several data sets have the metric, it says how many do.
     """
     values = values_of(seeds, names, metric)
-    if not values:
-        return NONE
     form = DEFINITIONS[metric].text
+    if not values:
+        return form(None)
     text = form(statistics.fmean(values))
     if len(values) > 1:
         text += f" \u00b1 {form(statistics.stdev(values))}"
-    defined = ([one[n].get(metric) is not None for n in names] for one in _whole(seeds, names))
-    least = min(map(sum, defined))
+    whole = (one for one in seeds if set(names) <= one.keys())
+    counts = [sum(one[name].get(metric) is not None for name in names) for one in whole]
+    least = min(filter(None, counts))
     return text if least == len(names) else f"{text} (of {least} sets)"
-
-
-def _whole(seeds: Sequence[Datasets], names: Sequence[str]) -> list[Datasets]:
-    """The seeds with all data sets."""
-    return [one for one in seeds if set(names) <= one.keys()]

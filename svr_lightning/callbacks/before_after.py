@@ -89,10 +89,9 @@ def print_comparison(
         if not metric.in_tables:
             continue
         old, new = before.get(key), after.get(key)
-        texts = ["undefined" if value is None else metric.text(value) for value in (old, new)]
         signed = metric.form.replace(":", ":+")
         change = "" if old is None or new is None else signed.format(new - old)
-        rows.append([metric.words, *texts, change])
+        rows.append([metric.words, metric.text(old), metric.text(new), change])
     title = f"{plain(dataset)}: {after['n']} held-out prompts{note}"
     Console().print(text_table(("", "before", "after", "change"), rows, title))
 

@@ -22,6 +22,7 @@ from svr_lightning.analysis.results import (
     read_results,
     read_samples,
     samples_file,
+    section,
     write_results,
 )
 from svr_lightning.display import plain, text_table
@@ -59,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     except ValueError as error:
         raise ConfigError(f"{samples}: {error}") from error
     graded = regrade(records, get_grader(options.grader))
-    config = read_results(samples.parent / RESULTS).get("config", {})
+    config = section(read_results(samples.parent / RESULTS), "config")
     config = {
         **config,
         "graders": {record.task: options.grader for record in records},

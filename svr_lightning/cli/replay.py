@@ -25,13 +25,13 @@ from rich.console import Console
 from rich.text import Text
 
 from svr_lightning.analysis.logs import read_recording
-from svr_lightning.analysis.metrics import average, groups
+from svr_lightning.analysis.metrics import groups, text_of
 from svr_lightning.analysis.replay import curves
 from svr_lightning.analysis.results import SAMPLES, setting
 from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.analysis.voting import VOTES, vote
 from svr_lightning.core.metrics import DEFINITIONS
-from svr_lightning.display import interval, plain, text_table
+from svr_lightning.display import interval, short, text_table
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import write_json
 
@@ -90,13 +90,12 @@ def show(found: Mapping[str, Any], rule: str) -> None:
         console.print(Text("privileged: labels in prompts", style="bold"))
     heads = [DEFINITIONS[name].head for name in COLUMNS]
     for part, names in groups(point["datasets"]).items():
-        title = plain(" ".join(part.split()))
+        title = short(part, 40)
         budgets = [[str(row["budget"]), *_cells(row, names)] for row in found["fixed"]]
         rows = [[f"{row['threshold']:.2f}", *_cells(row, names)] for row in found["thresholds"]]
         own = ["the run's rule", *_cells(point, names)]
         console.print(text_table(["K", *heads], budgets, f"{title}: fixed budgets"))
-        table = text_table(["threshold", *heads], [*rows, own], f"{title}: adaptive")
-        console.print(table)
+        console.print(text_table(["threshold", *heads], [*rows, own], f"{title}: adaptive"))
         if "stops" in found:
             _print_stops(console, title, found["stops"][part])
     if "votes" in found:
@@ -105,9 +104,7 @@ def show(found: Mapping[str, Any], rule: str) -> None:
 
 def _cells(row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     """The columns of an operating point over the data sets ``names``."""
-    values = average(row["datasets"], names)
-    known = ((DEFINITIONS[name], values[name]) for name in COLUMNS)
-    return ["-" if value is None else metric.text(value) for metric, value in known]
+    return [text_of([row["datasets"]], names, metric) for metric in COLUMNS]
 
 
 def _print_stops(console: Console, title: str, stops: Mapping[str, Any]) -> None:
@@ -130,7 +127,7 @@ def _print_votes(console: Console, votes: Mapping[str, Any]) -> None:
     """The accuracy of one sample, and Maj@k, of every data set."""
     rows = []
     for name, values in votes.items():
-        heading = " ".join(plain(name).split())
+        heading = short(name, 40)
         for metric, bounds in values["ci95"].items():  # mean@1, maj@3 and so on
             k = metric.partition("@")[2]
             tokens = f"{values[f'tokens@{k}']:.0f}" if f"tokens@{k}" in values else ""

@@ -23,6 +23,8 @@ VERDICT_CODES = {Verdict.CORRECT: 1, Verdict.INCORRECT: 0, Verdict.UNSURE: -1}
 """Verdicts as numbers. The code of a commitment is the label that it claims."""
 NO_VERDICT = -2
 """The code of a turn without a self-check; metrics never see it."""
+NONE = "--"
+"""Printed where there is no value."""
 
 Column = NDArray[Any]
 Terms = tuple[Column, Column]
@@ -77,9 +79,9 @@ class Definition:
         """Whether rows are turns with a self-check; else they are problems."""
         return self.rows != "problems"
 
-    def text(self, value: float) -> str:
-        """A value as tables show it."""
-        return self.form.format(value)
+    def text(self, value: float | None) -> str:
+        """A value as tables show it; :data:`NONE` where it is undefined."""
+        return NONE if value is None else self.form.format(value)
 
 
 _CHECK = ("verdict", "correct")

@@ -1,29 +1,20 @@
 """What ``predict``, ``test`` and ``validate`` show on a terminal: turns, outcomes and results."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from svr_lightning.analysis.metrics import averages, macro_average
+from svr_lightning.analysis.metrics import average, columns_of, text_of
 from svr_lightning.analysis.records import SampleRecord
+from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, Turn
-from svr_lightning.display import excerpt, plain, text_table, turn_header
+from svr_lightning.display import excerpt, interval, plain, short, text_table, turn_header
 
-_COLUMNS = {
-    "accuracy": ("accuracy", "{:.3f}"),
-    "95 %": ("accuracy_ci95", "{0[0]:.3f}-{0[1]:.3f}"),
-    "turns": ("turns", "{:.2f}"),
-    "tokens": ("avg_total_tokens", "{:.0f}"),
-    "ESR": ("esr", "{:.3f}"),
-    "PSE": ("pse", "{:.3f}"),
-    "Brier": ("brier", "{:.3f}"),
-}
-"""By heading, the metric and its format."""
+_METRICS = ("accuracy", "turns", "avg_total_tokens", "esr", "pse", "brier")
+"""On the terminal."""
 _NAME = 16
 """Longest name of a data set that leaves room for the columns."""
 
@@ -80,34 +71,16 @@ def stop_reason(record: SampleRecord, rule: StopRule | None) -> str:
 
 def print_results(file: Path) -> None:
     """Print a results file, at most 80 columns wide, and the folder it lies in."""
-    results = json.loads(file.read_text(encoding="utf-8"))
-    rows = dict(results["datasets"])
-    for name, sets in averages(results["datasets"]).items():
-        rows[name] = macro_average(results["datasets"], sets)
-    console = Console()
-    cells = [
-        [
-            _short(plain(" ".join(name.split()))),
-            str(values.get("n", "")),
-            *(_cell(values, key, form) for key, form in _COLUMNS.values()),
-        ]
-        for name, values in rows.items()
-    ]
-    table = text_table(("data set", "n", *_COLUMNS), cells)
+    datasets = json.loads(file.read_text(encoding="utf-8"))["datasets"]
+    rows = []
+    for name, sets in columns_of(datasets).items():
+        problems = sum(datasets[one]["n"] for one in sets)
+        cells = (text_of([datasets], sets, metric) for metric in _METRICS)
+        bounds = interval(average(datasets, sets)["accuracy_ci95"])
+        rows.append([short(name, _NAME), str(problems), *cells, bounds])
+    heads = (DEFINITIONS[metric].head for metric in _METRICS)
+    table = text_table(("data set", "n", *heads, "Acc., 95 %"), rows)
     table.padding = (0, 1, 0, 0)
+    console = Console()
     console.print(table)
-    if any(cell.endswith("*") for row in cells for cell in row[1:]):
-        console.print(Text("* average over the data sets where the metric is defined"))
     console.print(Text(f"{file.parent}: samples.jsonl, results.json"), soft_wrap=True)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _NAME else f"{name[: _NAME - 1]}\u2026"
-
-
-def _cell(values: Mapping[str, Any], key: str, form: str) -> str:
-    absent = "" if key == "accuracy_ci95" else "--"
-    if values.get(key) is None:
-        return absent
-    partial = values.get("n_datasets", {}).get(key, 0) < len(values.get("datasets", ()))
-    return f"{form.format(values[key])}{'*' * partial}"

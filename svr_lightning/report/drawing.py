@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from svr_lightning.display import plain
+from svr_lightning.display import short
 
 INK, GREY, FAINT = "#787878", "#8a8a8a", "#b4b4b4"
 """Text; lines of comparison; grids and what is nothing. All have contrast to white and to black."""
@@ -85,11 +85,9 @@ def new_figure(height: float) -> Figure:
 
 
 def shown(text: str, limit: int = 28) -> str:
-    """A name as a label: one line, without control characters, of bounded length."""
-    clean = plain(" ".join(text.split()))
-    # A legend leaves out names that begin with an underscore.
-    clean = f"\u200b{clean}" if clean.startswith("_") else clean
-    return clean if len(clean) <= limit else clean[: limit - 1] + "\u2026"
+    """A name as a label; a legend leaves out names that begin with an underscore."""
+    clean = short(text, limit)
+    return f"\u200b{clean}" if clean.startswith("_") else clean
 
 
 def token_axis(axes: Axes) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from svr_lightning.analysis.metrics import (
-    NONE,
     Datasets,
     average,
     columns_of,
@@ -16,7 +15,7 @@ from svr_lightning.analysis.metrics import (
     text_of,
     values_of,
 )
-from svr_lightning.core.metrics import DEFINITIONS
+from svr_lightning.core.metrics import DEFINITIONS, NONE
 from svr_lightning.display import plain
 from svr_lightning.report.runs import Method, data_sets
 
@@ -163,6 +162,21 @@ def seeds(method: Method, number: int) -> Table:
 
 # --- LaTeX ------------------------------------------------------------------------------------
 
+_LATEX = r"""\begin{table*}
+\centering
+\caption{%s}
+\label{tab:%s}
+\begin{tabular}{%s}
+\toprule
+%s
+\midrule
+%s
+\bottomrule
+\end{tabular}
+\end{table*}
+"""
+_ESCAPED = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+
 
 def tables_tex(tables: Sequence[Table]) -> str:
     """Every table as a float over both columns with a label of its own; needs booktabs. ASCII."""
@@ -170,24 +184,14 @@ def tables_tex(tables: Sequence[Table]) -> str:
 
 
 def _latex(table: Table) -> str:
-    from pandas import DataFrame
-
-    frame = DataFrame([list(map(_ascii, row)) for row in table.rows])
-    frame.columns = [f"{{{_escaped(name)}}}" for name in table.head]  # names may be equal
-    style = frame.style.hide(axis="index").format(escape="latex")
-    label, columns = f"tab:{table.name}", "l" + "r" * (len(table.head) - 1)
-    caption = _escaped(table.caption)
-    float_ = {"environment": "table*", "position_float": "centering", "hrules": True}
-    return str(style.to_latex(caption=caption, label=label, column_format=columns, **float_))
-
-
-def _ascii(text: str) -> str:
-    """Printable ASCII on one line, so that pandas has only LaTeX's own characters to escape."""
-    known = text.replace("\u00b1", "+-").replace("\u03b3", "gamma")
-    return plain(" ".join(known.split())).encode("ascii", "backslashreplace").decode("ascii")
+    cells = ([_escaped(text) for text in row] for row in (table.head, *table.rows))
+    head, *rows = (" & ".join(row) + r" \\" for row in cells)
+    columns = "l" + "r" * (len(table.head) - 1)
+    return _LATEX % (_escaped(table.caption), table.name, columns, head, "\n".join(rows))
 
 
 def _escaped(text: str) -> str:
-    from pandas.io.formats.style_render import _escape_latex
-
-    return str(_escape_latex(_ascii(text)))
+    """LaTeX for a text on one line, in ASCII."""
+    known = plain(" ".join(text.split())).replace("\u00b1", "+-").replace("\u03b3", "gamma")
+    characters = known.encode("ascii", "backslashreplace").decode("ascii")
+    return "".join(_ESCAPED.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in characters)

@@ -25,5 +25,5 @@ def test_names_are_shortened_in_a_narrow_terminal_and_numbers_are_not(
     (row,) = [line for line in lines if line.lstrip().startswith("oly")]
     assert len(row) <= 80
     assert row.split()[0].endswith("…"), row
-    for shown in ("1319", "0.533", "0.467-0.598", "10.0", "0.352"):
+    for shown in ("1319", "0.533", "[0.467, 0.598]", "10.0", "0.352"):
         assert shown in row

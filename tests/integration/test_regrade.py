@@ -62,6 +62,8 @@ def test_the_command_leaves_both_files_and_says_what_changed(
     assert "sympy" in results["versions"]
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["math500", "2", "1", "1", "0"] in shown  # turns, now right, now wrong, undecided
+    (samples.parent / RESULTS).write_text('{"config": "lost"}')
+    assert main(["regrade", str(samples.parent), "--out", str(tmp_path / "out")]) == 0
 
 
 def test_labels_by_the_paper_are_given_back_by_the_papers_grader() -> None:

@@ -77,6 +77,7 @@ def test_an_average_counts_the_data_sets_that_define_it_and_the_seeds_that_have_
     save(tmp_path / "a", both[1:], config(1))
     (method,) = read_methods([f"m={tmp_path / 'both'}", f"m={tmp_path / 'a'}"])
     assert text_of(method.seeds, ["a", "b"], "auroc") == "1.000 (of 1 sets)"
+    assert text_of(method.seeds, ["a"], "auroc") == "1.000"  # the other seed does not define it
     assert text_of(method.seeds, ["a", "b"], "accuracy") == "0.750"
     assert text_of(method.seeds, ["a"], "accuracy") == "0.250 \u00b1 0.354"
 
