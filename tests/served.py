@@ -69,7 +69,6 @@ def started(*options: str, files: int = 4096) -> Iterator[tuple[str, "subprocess
     command += [sys.executable, "-m", "svr_lightning", "serve", *options, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
             line = next(line for line in process.stdout if line.startswith("serving "))
             yield line.split()[-1], process
         finally:

@@ -85,7 +85,6 @@ def test_the_guide_solves_samples_of_the_readers_own(
     page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
     namespace: dict[str, Any] = {}
     code = re.search(r"^```python\n(from inspect_ai import Task.*?)^```", page, re.DOTALL | re.M)
-    assert code is not None
     exec(code[1], namespace)
     monkeypatch.setenv("MINE_API_KEY", "none")
     with ChatServer(lambda *_: completion(says("#### 42", "CORRECT", 0.95))) as server:

@@ -19,20 +19,16 @@ def options(right: list[list[float]], tokens: list[float]) -> Options:
 def test_what_wins_on_one_half_by_luck_is_measured_on_the_other() -> None:
     """Each of forty options is right on one problem alone: its luck does not carry over."""
     found = choose(options(np.eye(40).tolist()[:6], [5.0] * 6), [5.0], draw(np.arange(40)))[0]
-    assert found is not None
     # An option that is right in one half is right nowhere in the other.
     assert found.accuracy[0] < 1 / 40
     better = options([[0.0] * 40, [1.0] * 40], [5.0, 5.0])
     sure = choose(better, [5.0], draw(np.arange(40)))[0]
-    assert sure is not None
     assert (sure.names, set(sure.accuracy)) == (("b",), {1.0})
 
 
 def test_an_option_has_to_be_within_the_budget_and_of_equals_the_cheaper_one_is_taken() -> None:
     given = options([[0.5] * 8, [1.0] * 8, [1.0] * 8, [1.0] * 8], [1.0, 4.0, 3.0, 9.0])
     cheap, dear, none = choose(given, [2.0, 9.0, 0.5], draw(np.arange(8)))
-    assert cheap is not None
-    assert dear is not None
     assert (cheap.names, cheap.tokens[0], cheap.accuracy[0]) == (("a",), 1.0, 0.5)
     assert (dear.names, dear.tokens[0]) == (("c",), 3.0)
     assert none is None
@@ -45,8 +41,6 @@ def test_the_interval_includes_the_choice() -> None:
     half = [1.0] * 20 + [0.0] * 20
     (found,) = choose(options([half, half[::-1]], [1.0, 1.0]), [1.0], draw(np.arange(40)))
     (alone,) = choose(options([half], [1.0]), [1.0], draw(np.arange(40)))
-    assert found is not None
-    assert alone is not None
     # Better than its rival on one half is worse on the other, so the choice is below either.
     assert found.accuracy[0] < alone.accuracy[0] == 0.5
     assert np.std(found.accuracy[1:]) > 0
@@ -58,7 +52,6 @@ def test_seeds_are_drawn_too_and_clusters_stay_together() -> None:
     given = Options(names=("a",), right=right, tokens=np.ones_like(right))
     draws = draw(np.array([0, 0, 1, 1, 2, 2]), 2)
     (found,) = choose(given, [1.0], draws)
-    assert found is not None
     assert found.accuracy[0] == 0.5
     assert set(found.accuracy.tolist()) == {0.0, 0.5, 1.0}
     assert (draws.counts[:, ::2] == draws.counts[:, 1::2]).all()

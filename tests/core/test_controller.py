@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +76,6 @@ def test_any_rule_decides_when_to_stop_and_what_to_return(
 ) -> None:
     script = Script([DOUBT, SURE, SURE, says("5", "CORRECT", 0.97)])
     result = Controller(script, "countdown", rule=rule, max_turns=4).solve(QUESTION)
-    assert result.returned is not None
     assert (len(result.turns), result.returned.index) == (turns, returned)
 
 
@@ -259,12 +256,3 @@ def test_options_out_of_range_are_refused() -> None:
         Controller(Script([]), "countdown", otherwise="escalate")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="must lie in"):
         Controller(Script([]), "countdown", rule=Confident(threshold=2.0))
-
-
-def test_the_controller_is_imported_without_heavy_libraries() -> None:
-    code = (
-        "import sys, svr_lightning as svr; svr.Controller;"
-        "heavy = {'torch', 'numpy', 'transformers', 'httpx', 'rich', 'starlette', 'sympy'};"
-        "found = heavy & set(sys.modules); sys.exit(str(found) if found else 0)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

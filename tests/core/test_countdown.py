@@ -11,7 +11,6 @@ from svr_lightning.core.types import Problem
 from svr_lightning.tasks.arithmetic import MAX_DEPTH, MAX_LENGTH, ExpressionError, evaluate
 from svr_lightning.tasks.countdown import Countdown
 from tests.commands import jsonl
-from tests.limits import bounded_processor_time
 
 TASK = Countdown()
 PROBLEM = TASK.from_row({"nums": [3, 7, 1], "target": 24})
@@ -238,13 +237,6 @@ def test_reasoning_then_an_answer_and_nothing_else_scores_1(text: str) -> None:
 )
 def test_any_other_shape_scores_0(text: str) -> None:
     assert TASK.format_score(text) == 0.0
-
-
-def test_a_megabyte_of_anything_is_graded_in_bounded_time(hostile_text: str) -> None:
-    with bounded_processor_time():
-        for text in (hostile_text, f"<think>{hostile_text}</answer>", answered(hostile_text)):
-            assert not TASK.grade(text, PROBLEM)
-            assert TASK.format_score(text) in (0.0, 1.0)
 
 
 # --- real problems -------------------------------------------------------------------------

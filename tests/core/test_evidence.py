@@ -80,7 +80,6 @@ def test_log_probabilities_are_means_over_the_answers_tokens_and_over_all() -> N
 def test_the_span_is_the_word(word: str) -> None:
     text = f"before <SELF_CHECK>\nVerdict == {word}; CONFIDENCE: 1</self_check> VERDICT: UNSURE"
     span = verdict_span(text)
-    assert span is not None
     assert text[slice(*span)] == word
     assert parse_self_check(word).verdict == "UNSURE"  # a word without its field is none
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.gsm8k import GSM8K
 from tests.commands import jsonl
-from tests.limits import bounded_processor_time
 
 TASK = GSM8K()
 
@@ -217,12 +216,6 @@ def test_any_text_is_graded_without_an_error(text: str) -> None:
     for completion in (text, boxed(text), f"<answer>#### {text}</answer>"):
         assert TASK.grade(completion, problem("1")) in (True, False)
         assert TASK.format_score(completion) in (0.0, 1.0)
-
-
-def test_a_megabyte_of_anything_is_graded_in_bounded_time(hostile_text: str) -> None:
-    with bounded_processor_time():
-        for text in (hostile_text, f"<answer>{hostile_text}</answer>"):
-            TASK.grade(text, problem("42"))
 
 
 # --- real problems -------------------------------------------------------------------------

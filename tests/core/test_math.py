@@ -285,12 +285,6 @@ def test_digits_that_end_as_no_fraction_are_read_in_one_way() -> None:
         assert not equivalent(answer, "1")
 
 
-def test_a_megabyte_of_anything_is_graded_in_bounded_time(hostile_text: str) -> None:
-    with bounded_processor_time():
-        for text in (hostile_text, f"<answer>{hostile_text}</answer>"):
-            TASK.grade(text, problem("42"))
-
-
 def test_a_hundred_thousand_nested_braces_are_matched() -> None:
     nested = "{" * 100_000 + "5" + "}" * 100_000
     assert last_boxed(f"\\boxed{{{nested}}}") == nested

@@ -10,12 +10,10 @@ from svr_lightning.core.parsing import (
     OPEN_TAG,
     first_span,
     parse_self_check,
-    read_completion,
     self_check_format_score,
     without_spans,
 )
 from svr_lightning.core.types import SelfCheck, Verdict
-from tests.limits import bounded_processor_time
 
 C, I, U = Verdict.CORRECT, Verdict.INCORRECT, Verdict.UNSURE  # noqa: E741
 
@@ -282,14 +280,3 @@ def test_what_was_read_reads_the_same_when_written_out(text: str) -> None:
     assert self_check_format_score(written) == 1.0
     assert again.verdict == parsed.verdict
     assert again.confidence == pytest.approx(parsed.confidence, abs=1e-15)
-
-
-@pytest.mark.parametrize("prefix", ["", "<self_check>CONFIDENCE: 0.9 VERDICT: CORRECT"])
-def test_a_megabyte_of_anything_is_read_in_bounded_time(hostile_text: str, prefix: str) -> None:
-    text = prefix + hostile_text
-    with bounded_processor_time():
-        parsed = parse_self_check(text)
-        self_check_format_score(text)
-        without_spans(text, OPEN_TAG, CLOSE_TAG)
-        read_completion(text, lambda part: part or None)
-    assert 0.0 <= parsed.confidence <= 1.0

@@ -27,7 +27,9 @@ turn = svr.ScoredTurn(correct=True, truncated=False, verdict=svr.Verdict.CORRECT
                       confidence=0.9, completion_tokens=20, task_format=1.0, self_check_format=1.0)
 svr.turn_rewards([turn], weights=svr.RewardWeights(), length_scale=768)
 svr.trajectory_return([turn])
-heavy = {"torch", "transformers", "lightning", "vllm", "numpy"} & set(sys.modules)
+assert svr.Controller(lambda *_: text, "countdown").solve("3 5 8 = 16").accepted
+heavy = {"torch", "transformers", "lightning", "vllm", "numpy", "httpx", "rich", "starlette",
+         "sympy"} & set(sys.modules)
 assert not heavy, heavy
 """
 

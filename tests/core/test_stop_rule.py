@@ -47,7 +47,6 @@ def answers(letters: str) -> list[StopSignals]:
 def end_of(rule: StopRule | None, turns: Sequence[StopSignals], max_turns: int) -> Ending:
     """How a trajectory ends that would have made ``turns``."""
     end = first_ending(rule, turns, max_turns)
-    assert end is not None
     return end._replace(accepted=False)
 
 

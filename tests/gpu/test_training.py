@@ -107,7 +107,6 @@ def test_a_policy_answers_behind_a_server(policy: Policy, figures: Figures, tmp_
         ) as process,
     ):
         try:
-            assert process.stdout is not None
             url = next(line.split()[-1] for line in process.stdout if re.match("serving", line))
             figures("start", time.perf_counter() - began, "s")
             for number in range(3):

@@ -1,6 +1,5 @@
 """The fit loop: one rollout, then its optimizer steps."""
 
-from collections.abc import Collection
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -360,22 +359,18 @@ def test_a_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
         trainer(tmp_path / "file" / "run")
 
 
-class Noting(SVRDataModule):
-    """Keeps the seeds of all draws."""
-
-    seeds: list[int]
-
-    def fresh_problems(
-        self, seed: int, count: int, exclude_ids: Collection[str] = ()
-    ) -> list[Problem]:
-        self.seeds.append(seed)
-        return super().fresh_problems(seed, count, exclude_ids)
-
-
-def test_every_attempt_of_every_step_draws_anew(tmp_path: Path) -> None:
+def test_every_attempt_of_every_step_draws_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nothing = RewardWeights(**{field.name: 0.0 for field in fields(RewardWeights)})
     recipe = SVR(group_size=2, horizon=1, weights=nothing)  # so that every group is degenerate
-    noting = Noting(train=data().sources["train"][0], problems_per_step=2)
-    noting.seeds = []
-    trainer(tmp_path, max_steps=2).fit(module(recipe=recipe, resample="batch"), noting)
-    assert len(set(noting.seeds)) == len(noting.seeds) == 2 * 2
+    seeds: list[int] = []
+    draw = SVRDataModule.fresh_problems
+
+    def noted(self: SVRDataModule, seed: int, *arguments: Any) -> list[Problem]:
+        seeds.append(seed)
+        return draw(self, seed, *arguments)
+
+    monkeypatch.setattr(SVRDataModule, "fresh_problems", noted)
+    trainer(tmp_path, max_steps=2).fit(module(recipe=recipe, resample="batch"), data())
+    assert len(set(seeds)) == len(seeds) == 2 * 2

@@ -363,7 +363,7 @@ def test_selected_rows_keep_their_number_in_the_whole_data_set(tmp_path: Path) -
         load_problems(few)
 
 
-# Fingerprint, and real data
+# Fingerprint
 
 
 def test_the_fingerprint_follows_content_and_order(tmp_path: Path) -> None:
@@ -373,23 +373,3 @@ def test_the_fingerprint_follows_content_and_order(tmp_path: Path) -> None:
     assert digest == problems_digest(load_problems(gsm8k(write_json(tmp_path / "r.json"))))
     assert digest != problems_digest(problems[::-1])
     assert digest != problems_digest(problems[:2])
-
-
-@pytest.mark.parametrize(
-    ("file", "task", "rows"),
-    [
-        ("countdown", "countdown", 10_240),
-        ("gsm8k_train", "gsm8k", 7_473),
-        ("gsm8k_test", "gsm8k", 1_319),
-        ("math500", "math", 500),
-        ("aime26", "math", 30),
-        ("amc23", "math", 40),
-        ("olympiadbench", "math", 674),
-        ("minerva_math", "math", 272),
-    ],
-)
-def test_real_benchmark_files_load_whole(
-    shared_data: Path, file: str, task: str, rows: int
-) -> None:
-    source = DataSource(name=file, task=task, path=str(shared_data / f"{file}.jsonl"))
-    assert len(load_problems(source)) == rows
