@@ -4,7 +4,7 @@
     python examples/evaluate_with_inspect.py --model openai-api/mine/policy --model-base-url http://127.0.0.1:8000/v1
     inspect view
 
-Replace the problems by your own: docs/adapters.md.
+Replace the problems by your own: docs/extending.md.
 """
 
 import argparse

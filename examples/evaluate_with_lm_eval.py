@@ -5,7 +5,7 @@ r"""SVR in lm-evaluation-harness, through the server that refines answers.
         --max-model-len 1024
     python examples/evaluate_with_lm_eval.py --url http://127.0.0.1:8080/v1
 
-The same with the harness's own command: docs/adapters.md.
+The same with the harness's own command: docs/extending.md.
 """
 
 import argparse

@@ -3,7 +3,7 @@
     pip install -e ".[trl]"
     python examples/train_with_trl.py --steps 20
 
-Replace the policy by any chat model and the problems by your own: docs/adapters.md.
+Replace the policy by any chat model and the problems by your own: docs/extending.md.
 """
 
 import argparse

@@ -18,7 +18,7 @@ from datasets import Dataset, DatasetDict
 
 from svr_lightning.analysis.metrics import defined_values
 from svr_lightning.analysis.records import SampleRecord
-from svr_lightning.core.types import Ending, FinishReason, Problem, RemoteCompletion, Trajectory
+from svr_lightning.core.types import Ending, Problem, RemoteCompletion, Trajectory
 from svr_lightning.evaluation.adaptive import trajectory_record
 from svr_lightning.recipes.dialogues import SelfVerifying, turn_of
 from svr_lightning.training.sources import DataSource, load_problems
@@ -57,13 +57,7 @@ def process_results(document: dict[str, Any], results: Sequence[str | None]) -> 
     The harness does not say whether a completion was cut off, nor how long it is.
     """
     problem = Problem(**json.loads(document["problem"]))
-    completion = RemoteCompletion(
-        text=results[0] or "",
-        finish_reason=FinishReason.STOP,
-        prompt_tokens=0,
-        completion_tokens=0,
-    )
-    turn = turn_of(SelfVerifying(), problem, 1, completion)
+    turn = turn_of(SelfVerifying(), problem, 1, RemoteCompletion(text=results[0] or ""))
     end = Ending(observed=1, returned=1, stopped_early=False)
     trajectory = Trajectory(problem=problem, sample=0, turns=(turn,), ending=end)
     return dict.fromkeys(METRICS, trajectory_record(trajectory, problem.task).to_json())

@@ -21,7 +21,7 @@ from datasets import Dataset
 
 from svr_lightning.core.metrics import VERDICT_CODES
 from svr_lightning.core.rewards import ScoringRule, confidence_score
-from svr_lightning.core.types import FinishReason, Problem, RemoteCompletion, ScoredTurn
+from svr_lightning.core.types import Problem, RemoteCompletion, ScoredTurn
 from svr_lightning.recipes.dialogues import SelfVerifying, turn_of
 from svr_lightning.tasks.grading import score_turns
 
@@ -72,8 +72,5 @@ def _turns(completions: list[Any], problems: list[str]) -> Iterator[ScoredTurn]:
     for completion, row in zip(completions, problems, strict=True):
         text = completion if isinstance(completion, str) else completion[-1]["content"]
         problem = Problem(**json.loads(row))
-        written = RemoteCompletion(
-            text=text, finish_reason=FinishReason.STOP, prompt_tokens=0, completion_tokens=0
-        )
-        turn = turn_of(DIALOGUE, problem, 1, written)
+        turn = turn_of(DIALOGUE, problem, 1, RemoteCompletion(text=text))
         yield from score_turns(problem, [turn], DIALOGUE.formats)

@@ -71,9 +71,7 @@ def read_reply(reply: Any) -> AnyCompletion:
         reply = (reply, False)
     if isinstance(reply, tuple) and len(reply) == 2 and isinstance(reply[0], str):
         reason = FinishReason.LENGTH if reply[1] else FinishReason.STOP
-        reply = RemoteCompletion(
-            text=whole("", reply[0]), finish_reason=reason, prompt_tokens=0, completion_tokens=0
-        )
+        reply = RemoteCompletion(text=whole("", reply[0]), finish_reason=reason)
     if hasattr(reply, "raise_for_status"):
         reply.raise_for_status()
         reply = read_answer(reply.content)

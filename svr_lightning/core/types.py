@@ -147,10 +147,11 @@ class RemoteCompletion:
     """A server's completion: text and counts. It has no token ids and cannot be trained on."""
 
     text: str
-    finish_reason: FinishReason
-    prompt_tokens: int
-    """As counted by the server, with the tokens of its chat template."""
-    completion_tokens: int
+    finish_reason: FinishReason = FinishReason.STOP
+    prompt_tokens: int = 0
+    """As counted by the server, with the tokens of its chat template; 0 if it is not known."""
+    completion_tokens: int = 0
+    """Likewise."""
     tokens: tuple[tuple[str, float], ...] = ()
     """Text and log-probability of each sampled token; empty if the server gave none."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from svr_lightning.__main__ import main
 from svr_lightning.core.prompts import first_turn_messages
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.stopping import Confident, StopRule
@@ -16,6 +17,7 @@ from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.tasks import get_task
 from tests.chat_server import ChatServer, Reply, completion, turn_of
+from tests.commands import TINY, jsonl, refused
 from tests.scripted import PROBLEMS, RUN_SEED, evaluator, says
 from tests.trajectories import summarize
 
@@ -244,3 +246,57 @@ def test_a_server_that_tells_log_probabilities_can_be_stopped_by_them(
     (record,) = records
     assert len(record["turns"]) == (1 if known else 2)
     assert record["turns"][0].get("completion_logprob") == (-0.5 if known else None)
+
+
+# --- commands -----------------------------------------------------------------------------------
+
+
+def through(server: ChatServer, folder: Path) -> list[str]:
+    """Options of a command that asks a server."""
+    return [
+        *(*TINY, "--model.engine", "OpenAIEngine", "--model.engine.base_url", server.url),
+        *("--model.engine.model_name", "tiny", "--trainer.default_root_dir", str(folder)),
+    ]
+
+
+def test_a_question_is_answered_as_text_with_a_key_that_is_written_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "hunter2-hunter2")
+    text = "\x1b[2J[bold]" + says("3+5+8", "CORRECT", 0.9)
+    with ChatServer(lambda *_: completion(text)) as server:
+        assert main(["predict", *through(server, tmp_path), "--question", "3 5 8 = 16"]) == 0
+    shown = "".join(capsys.readouterr())
+    assert "answer: 3+5+8, correct" in shown
+    assert "\x1b[2J" not in shown
+    assert "[bold]" in shown
+    (record,) = jsonl(tmp_path / "eval" / "predict" / "samples.jsonl")
+    assert record["turns"][0]["text"] == text
+    assert server.headers[0]["Authorization"] == "Bearer hunter2-hunter2"
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(b"hunter2" in content for content in [shown.encode(), *written])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            [
+                *("test", "--model.evaluation.stop", "Confident"),
+                *("--model.evaluation.stop.score", "verdict_probability"),
+            ],
+            "verdict >= 0.85: log-probabilities are not known of a server",
+        ),
+        (["test", "--model.engine.api_key_env", "NOT_SET"], "NOT_SET: this variable is not set"),
+        (["test", "--ckpt_path", "last"], "--ckpt_path: model.engine is a server"),
+        (["fit"], "OpenAIEngine returns no token ids, which training needs"),
+        (["test", "--model.engine.timeout", "0"], "model.engine.timeout=0"),
+    ],
+)
+def test_what_a_server_cannot_do_is_refused_before_it_is_asked(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, *rest = arguments
+    with ChatServer(unsure) as server:
+        assert said in refused(capsys, name, *through(server, tmp_path), *rest)
+    assert server.bodies == []

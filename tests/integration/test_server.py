@@ -174,14 +174,6 @@ def test_a_request_sets_threshold_turns_and_sampling(proxy: str, upstream: Scrip
     assert (sent["max_tokens"], sent["temperature"], sent["top_p"]) == (50, 0.5, 0.9)
 
 
-def test_a_question_that_no_turn_answers_surely_can_be_given_up(upstream: Scripted) -> None:
-    with serving(in_front_of(upstream.url, max_turns=1, otherwise="give_up")) as url:
-        answer = chat(url).json()
-        message = answer["choices"][0]["message"]
-        assert (message["content"], answer["svr"]["outcome"]) == (None, "gave_up")
-        assert message["refusal"] == "no turn was accepted by: CORRECT at confidence >= 0.85"
-
-
 def test_an_answer_names_its_certificate_unless_the_request_departs(
     upstream: Scripted, tmp_path: Any
 ) -> None:

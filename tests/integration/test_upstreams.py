@@ -92,7 +92,9 @@ def test_a_refused_second_turn_leaves_the_first_turns_answer_and_the_reason(
     assert reason in said["svr"]["stop_reason"]
     assert said["choices"][0]["message"]["content"] == DOUBT
     with two_turns(second, otherwise="give_up") as (url, _):
-        assert chat(url).json()["choices"][0]["message"]["content"] is None
+        message = chat(url).json()["choices"][0]["message"]
+        assert message["content"] is None
+        assert message["refusal"] in said["svr"]["stop_reason"]
 
 
 def test_a_controller_takes_a_refused_turn_of_any_client_as_its_end() -> None:

@@ -56,12 +56,6 @@ def test_a_single_process_on_another_gpu_than_vllms_is_refused_with_the_way_out(
         pass
 
 
-def test_linear_attention_is_prefilled_without_a_compiler() -> None:
-    hybrid = defaults(tiny_hybrid().config, False, 512, None)
-    assert hybrid["additional_config"] == {"gdn_prefill_backend": "triton"}
-    assert "additional_config" not in defaults(tiny_qwen3().config, False, 512, None)
-
-
 @pytest.mark.parametrize(
     ("trajectories", "sequences"), [(128, 128), (4096, MOST_SEQUENCES), (None, 256)]
 )
