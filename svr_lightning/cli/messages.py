@@ -4,6 +4,7 @@ import errno
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from traceback import walk_tb
 
 from svr_lightning.errors import ConfigError, one_line
@@ -19,6 +20,9 @@ _NO_GPU = re.compile(
     r"MisconfigurationException: You requested gpu|not available on your system.*gpu",
     re.IGNORECASE,
 )
+DRIVER = Path("/proc/driver/nvidia/version")
+CUDA, OLDEST_DRIVER = "13", 580
+"""The version of CUDA that torch is built for, and the oldest NVIDIA driver that supports it."""
 _PASSING_ON = ("importlib", "jsonargparse", "lightning", "yaml")
 """Packages that call code named in a configuration. Where they raise, the text is at fault."""
 
@@ -35,10 +39,9 @@ def explain(error: BaseException) -> str | None:
         return _of_system(error)
     text = one_line(error)
     if _NO_GPU.search(text):
-        return (
-            f"this machine has no GPU that torch can use ({text.rstrip('.!')}); to try the "
-            "configuration on a CPU add --config hardware/cpu_smoke"
-        )
+        seen = f"this machine has no GPU that torch can use ({text.rstrip('.!')})"
+        cure = "to try the configuration on a CPU add --config hardware/cpu_smoke"
+        return f"{driver_fault() or seen}; {cure}"
     return None
 
 
@@ -73,6 +76,21 @@ def _place(error: BaseException) -> str:
         if package not in _PASSING_ON:
             return f" ({frame.f_code.co_filename}:{line})"
     return ""
+
+
+def driver_fault() -> str | None:
+    """What is wrong if torch sees no GPU although the machine has an NVIDIA driver."""
+    import torch
+
+    cuda = torch.version.cuda or ""
+    if not cuda.startswith(CUDA) or torch.cuda.is_available() or not DRIVER.exists():
+        return None
+    words = DRIVER.read_text(encoding="utf-8", errors="replace").split()
+    release = next((word for word in words if word[:1].isdigit() and "." in word), "unknown")
+    return (
+        f"torch is built for CUDA {cuda}, which needs an NVIDIA driver >= {OLDEST_DRIVER}; "
+        f"the driver here is {release}"
+    )
 
 
 def _of_system(error: OSError) -> str | None:

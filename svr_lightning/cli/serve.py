@@ -204,6 +204,7 @@ def _engine_backend(options: argparse.Namespace, certificate: Certificate | None
         print("the certificate does not name its weights, so they are not compared")
     import torch
 
+    from svr_lightning.cli.messages import driver_fault
     from svr_lightning.engines.transformers import TransformersEngine
     from svr_lightning.rollout.rendering import Renderer
     from svr_lightning.training.config import PolicyConfig
@@ -216,6 +217,8 @@ def _engine_backend(options: argparse.Namespace, certificate: Certificate | None
         max_model_len=options.max_model_len,
         chat_template_kwargs=_template(options),
     )
+    if fault := driver_fault():
+        print(f"serving on the CPU: {fault}")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, tokenizer = load_policy(config, seed=0, device=device, trains=False)
     serving = PolicyEngine(
