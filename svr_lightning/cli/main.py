@@ -114,7 +114,8 @@ _LAYERS = ("-c", "--config", "--data.train", "--data.val", "--data.test")
 def _spelled_out(arguments: list[str]) -> Iterator[str]:
     """The arguments with each short option as a key, and each configuration as a path or text.
 
-    A whole data set is a configuration too: it replaces the one before it.
+    A whole data set is a configuration too: it replaces the one before it. Another path alone
+    keeps the name, the task and the split.
     """
     words = iter(arguments)
     for word in words:
@@ -129,6 +130,10 @@ def _spelled_out(arguments: list[str]) -> Iterator[str]:
                 value = f"data: {{{flag.removeprefix('--data.')}: {value}}}"
             text = any(character in value for character in "{}:\n")
             yield from ("--config", value if text else str(config_file(value)))
+        elif flag == "--data.train.path":
+            # Other rows: what was chosen of the earlier ones does not apply.
+            yield from (f"--data.train.{key}=null" for key in ("subset", "revision", "select"))
+            yield from ("--data.train.limit=null", "--data.train.columns=null", word)
         else:
             yield word
 

@@ -58,8 +58,13 @@ class Layer(jsonargparse.ActionConfigFile):  # type: ignore[name-defined,misc]
         """Merge a file or a text into ``cfg``."""
         file = os.path.isfile(values)
         try:
-            data = _data_of(Path(values).read_text(encoding="utf-8") if file else values)
+            text = Path(values).read_text(encoding="utf-8") if file else values
+            if cfg.get("trainer.callbacks") and "callbacks" in _section(text, "trainer"):
+                rank_zero_info(f"{values} replaces trainer.callbacks; callbacks+ would add to them")
+            data = _section(text, "data")
             for part in data.keys() & {"train", "val", "test"}:
+                one_of_many = part != "train" and isinstance(data[part], dict)
+                require(not one_of_many, f"data.{part} is a list; write [{{...}}]")
                 cfg[f"data.{part}"] = None
             super().__call__(parser, cfg, values, option_string)
         except (ArgumentError, KeyError, TypeError, ValueError) as error:
@@ -67,14 +72,14 @@ class Layer(jsonargparse.ActionConfigFile):  # type: ignore[name-defined,misc]
             raise ConfigError(f"{where}{explain(error) or _refusal(error, parser)}") from error
 
 
-def _data_of(text: str) -> Mapping[str, Any]:
-    """What a configuration has under ``data``; empty if it is none, which the parser explains."""
+def _section(text: str, name: str) -> Mapping[str, Any]:
+    """The keys of a section of a configuration; none of a text that the parser will refuse."""
     try:
         found = yaml.safe_load(text)
     except yaml.YAMLError:
         return {}
-    data = found.get("data") if isinstance(found, dict) else None
-    return data if isinstance(data, dict) else {}
+    section = found.get(name) if isinstance(found, dict) else None
+    return section if isinstance(section, dict) else {}
 
 
 def _refusal(error: Exception, parser: LightningArgumentParser) -> str:

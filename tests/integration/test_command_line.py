@@ -92,7 +92,7 @@ def test_a_configuration_is_found_by_name_or_path(
     [
         ("trainer: {max_steps: many}", "trainer.max_steps: Expected a <class 'int'>. Got value: m"),
         ("model: [", "while parsing a flow node did not find expected node content"),
-        ("data: {test: {name: x, path: y}}", "data.test: "),
+        ("data: {test: {name: x, path: y}}", "data.test is a list; write [{...}]"),
         ("- a", "Unexpected config: - a"),
         ("model: {recipe: {class_path: mine.X}}", "model.recipe: No module named 'mine'"),
     ],
@@ -177,9 +177,12 @@ def test_a_data_set_of_a_later_layer_inherits_nothing(
 
 
 def test_a_flag_changes_one_setting_of_a_data_set(capsys: pytest.CaptureFixture[str]) -> None:
-    limit = ("--config", "gsm8k", "--data.train.limit", "5")
-    limited = resolved(capsys, "fit", *limit)["data"]["train"]
+    base = ("fit", "--config", "gsm8k", "--data.train.limit", "5")
+    limited = resolved(capsys, *base)["data"]["train"]
     assert (limited["subset"], limited["limit"]) == ("main", 5)
+    # But a path: nothing is left of the choice of rows before it.
+    other = resolved(capsys, *base, "--data.train.path", "mine.jsonl")["data"]["train"]
+    assert other == limited | {"path": "mine.jsonl", "subset": None, "limit": None}
 
 
 def test_a_list_of_data_sets_replaces_the_one_before_it_whatever_its_length(
@@ -191,15 +194,17 @@ def test_a_list_of_data_sets_replaces_the_one_before_it_whatever_its_length(
     assert (other["subset"], other["split"], other["columns"]) == (None, "train", long)
 
 
-def test_callbacks_are_added_or_replaced(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_layer_adds_to_the_callbacks_or_says_that_it_replaces_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     layer = tmp_path / "layer.yaml"
     counts = {}
     for key in ("callbacks+", "callbacks"):
         layer.write_text(f"trainer: {{{key}: [{{class_path: {CALLBACK}}}]}}")
         layers = ("--config", "countdown_tiny", "--config", str(layer))
-        counts[key] = len(resolved(capsys, "fit", *layers)["trainer"]["callbacks"])
+        with caplog.at_level("INFO"):
+            counts[key] = len(resolved(capsys, "fit", *layers)["trainer"]["callbacks"])
+        assert ("replaces trainer.callbacks" in caplog.text) == (key == "callbacks")
     assert counts == {"callbacks+": 6, "callbacks": 1}
 
 
