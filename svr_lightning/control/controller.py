@@ -66,7 +66,7 @@ def read_reply(reply: Any) -> AnyCompletion:
     Raises:
         ServerError: if it is none of the forms that :data:`Client` lists, or the model refused.
     """
-    came = type(reply).__name__
+    kind = type(reply).__name__
     if isinstance(reply, str):
         reply = (reply, False)
     if isinstance(reply, tuple) and len(reply) == 2 and isinstance(reply[0], str):
@@ -80,7 +80,7 @@ def read_reply(reply: Any) -> AnyCompletion:
             reply = read_completion(reply.model_dump() if hasattr(reply, "model_dump") else reply)
         except ServerError as error:
             if error.status == 200 and error.temporary:
-                error.args = (f"the client returned {came}: {error}. {_TAKEN}",)
+                error.args = (f"the client returned {kind}: {error}. {_TAKEN}",)
             raise
     found: AnyCompletion = reply
     if len(found.text) > LONGEST_TEXT:

@@ -271,10 +271,10 @@ def events(answer: dict[str, Any], *, include_usage: bool) -> str:
     turns = [{n: v for n, v in turn.items() if n != "text"} for turn in answer["svr"]["turns"]]
     head = {name: answer[name] for name in ("id", "created", "model")}
     head["object"] = "chat.completion.chunk"
-    (_, role), *said = ((n, v) for n, v in choice["message"].items() if v is not None)
+    (_, role), *parts = ((n, v) for n, v in choice["message"].items() if v is not None)
     texts = [
         {name: text[start : start + _PIECE]}
-        for name, text in said
+        for name, text in parts
         for start in range(0, len(text), _PIECE)
     ]
     chunks: list[dict[str, Any]] = [

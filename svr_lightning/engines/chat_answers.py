@@ -100,8 +100,7 @@ def read_completion(answer: Any, key: str | None = None) -> RemoteCompletion:
     reason = str(choice.finish_reason).casefold()
     cut, refuses = bool(_CUT.search(reason)), bool(_REFUSED.search(reason))
     if choice.error or (_FAILED.search(reason) and not (cut or refuses)):
-        said, code, status = error_in({"error": choice.error or f"it ended with {reason}"}, key)
-        raise _of_answer(said, code, status)
+        raise _no_completion({"error": choice.error or f"it ended with {reason}"}, key)
     called = message.tool_calls or message.function_call
     if message.content and not (pieces or refusal or called):
         raise _no_completion(answer, key)
@@ -126,9 +125,9 @@ def _refusals(message: _Message) -> Iterator[str]:
     """What a refusal says, in a field or in parts of its own."""
     parts = message.content if isinstance(message.content, list) else []
     for part in [{"refusal": message.refusal}, *parts]:
-        said = part.get("refusal") if isinstance(part, dict) else None
-        if isinstance(said, str):
-            yield said
+        text = part.get("refusal") if isinstance(part, dict) else None
+        if isinstance(text, str):
+            yield text
 
 
 def _pieces(content: Any, thought: bool = False) -> Iterator[tuple[bool, str]]:
@@ -265,26 +264,24 @@ def error_in(answer: Any, key: str | None = None) -> tuple[str, str | None, int]
 
 
 def _no_completion(answer: Any, key: str | None) -> ServerError:
-    """The error in the answer; if there is none, what came instead of a completion."""
-    said, code, status = error_in(answer, key)
-    if said:
-        return _of_answer(said, code, status)
+    """The error in an answer of status 200; if there is none, what it is instead of a completion.
+
+    An error that gives no status may pass.
+    """
+    message, code, status = error_in(answer, key)
+    if message:
+        named = f"{message} ({code})" if code and code not in message else message
+        temporary = not status or is_temporary(status)
+        return ServerError(named, status=status or 200, code=code, temporary=temporary)
     kind = {dict: "an object", list: "a list", str: "text", type(None): "null"}
-    came = kind.get(type(answer), type(answer).__name__)
+    found = kind.get(type(answer), type(answer).__name__)
     if isinstance(answer, dict) and answer:
-        came += " with " + ", ".join(map(str, answer))
+        found += " with " + ", ".join(map(str, answer))
         if not answer.get("choices"):  # its own words may tell
-            came += f": {error_in({'error': answer}, key)[0]}"
-    return _unreadable(came)
+            found += f": {error_in({'error': answer}, key)[0]}"
+    return _unreadable(found)
 
 
-def _unreadable(came: str) -> ServerError:
-    message = f"no chat completion but {one_line(came)}"
+def _unreadable(found: str) -> ServerError:
+    message = f"no chat completion but {one_line(found)}"
     return ServerError(message, status=200, temporary=True)
-
-
-def _of_answer(message: str, code: str | None, status: int) -> ServerError:
-    """An error within an answer of status 200; one that gives no status may pass."""
-    named = f"{message} ({code})" if code and code not in message else message
-    passes = is_temporary(status) if status else True
-    return ServerError(named, status=status or 200, code=code, temporary=passes)
