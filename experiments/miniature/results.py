@@ -19,6 +19,7 @@ CHECKED = ("svr", "svr_plus", "rlcr_fresh", "svr_fresh", "svr_plus_fresh")
 FREE = "the best method without self-check under a free stop"
 RIVALS: Mapping[str, Callable[[Row, Row], bool]] = {
     FREE: lambda row, _: row.trained and row.interface is None and not row.uses_labels,
+    "the warm start's fresh turns": lambda row, ours: row.name == "warm_start_fresh" and ours.fresh,
     "RLCR's fresh turns": lambda row, ours: row.name == "rlcr_fresh" and ours.name != row.name,
     "SVR": lambda row, ours: row.name == "svr" and ours.name == "svr_plus",
     "SVR at its rate": lambda row, ours: row.name == "svr_fast" and ours.name == "svr_plus",

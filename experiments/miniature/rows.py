@@ -108,8 +108,11 @@ _IGRPO = _method("igrpo", "iGRPO", tasks=BOTH, single=True)
 _RLCR = _method("rlcr", "RLCR", tasks=BOTH, single=True, interface="confidence")
 _SVR = _method("svr", "SVR", tasks=BOTH, interface="joint")
 _SVR_PLUS = _variant("svr_plus", "SVR+", tasks=BOTH)
+_WARM_START = Row(
+    name="warm_start", title="warm start", tasks=BOTH, trained=False, interface="joint"
+)
 ROWS = (
-    Row(name="warm_start", title="warm start", tasks=BOTH, trained=False, interface="joint"),
+    _WARM_START,
     replace(
         _GRPO_MT,
         name="warm_start_neutral",
@@ -151,7 +154,7 @@ ROWS = (
     _variant("svr_fast", "SVR, rate of SVR+", rate_of="svr_plus", layers=()),
     _SVR_PLUS,
     _variant("svr_plus_matched", "SVR+, 8 sequences", tasks=BOTH, rate_of="svr_plus"),
-    *(_fresh(row) for row in (_GRPO, _RLCR, _SVR, _SVR_PLUS)),
+    *(_fresh(row) for row in (_WARM_START, _GRPO, _RLCR, _SVR, _SVR_PLUS)),
     *(_longer(row, steps) for row in (_GRPO_MT, _SVR, _SVR_PLUS) for steps in (200, 400)),
 )
 BY_NAME: Mapping[str, Row] = {row.name: row for row in ROWS}

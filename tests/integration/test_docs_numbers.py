@@ -124,6 +124,9 @@ def test_gaps_within_equal_tokens_are_the_published_ones() -> None:
     where = [("countdown", b) for b in (140, 400, 800)] + [("arithmetic", b) for b in (140, 800)]
     expected = [[gap(pair(task, name, FREE, b)) for task, b in where] for name in names]
     assert [row[1:] for row in found[1:]] == expected
+    text = " ".join(page("docs/miniature.md").split())
+    for name in ("svr_plus_fresh", "rlcr_fresh", "svr_fresh"):
+        assert gap(pair("countdown", name, "the warm start's fresh turns", 400)) in text
 
 
 CLAIMS = (
