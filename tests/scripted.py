@@ -1,7 +1,6 @@
 """A scripted engine that speaks through the shipped policy's tokenizer, and its drivers."""
 
 import itertools
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,6 @@ from svr_lightning import tiny
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Decoding, Problem
-from svr_lightning.engines.base import Request
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.recipes.base import Recipe
@@ -109,13 +107,6 @@ def exam(references: Sequence[str]) -> list[Problem]:
         get_task("math").from_row(math_row),
     ]
     return [replace(row, reference=r) for row, r in zip(rows, references, strict=True)]
-
-
-def mixed_answers(request: Request) -> list[int]:
-    """Some answer that is right under one of the references below, and some opinion of it."""
-    rng = random.Random(repr((request.seed, request.prompt_ids)))
-    answer = rng.choice(["8+4-2", "\\boxed{42}", "\\boxed{10}"])
-    return words(says(answer, rng.choice(["CORRECT", "INCORRECT"]), rng.choice([0.1, 0.95])))
 
 
 ORDERS = list(itertools.permutations(["10", "42", "-1"]))

@@ -1,6 +1,5 @@
 """Inspect's own eval runs the solver, and its log has what this package's evaluation has."""
 
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ from svr_lightning.analysis.table import turn_tables
 from svr_lightning.core.types import FinishReason
 from tests.chat_server import ChatServer, completion
 from tests.countdown_server import opinion, records_of
+from tests.pages import blocks, page
 from tests.scripted import says
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_an_eval_of_inspect_is_ours_turn_by_turn(
@@ -82,10 +80,9 @@ def test_an_answer_is_put_together_as_the_policy_wrote_it() -> None:
 def test_the_guide_solves_samples_of_the_readers_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
     namespace: dict[str, Any] = {}
-    code = re.search(r"^```python\n(from inspect_ai import Task.*?)^```", page, re.DOTALL | re.M)
-    exec(code[1], namespace)
+    (code,) = (b for b in blocks(page("docs/extending.md")) if "from inspect_ai import Task" in b)
+    exec(code, namespace)
     monkeypatch.setenv("MINE_API_KEY", "none")
     with ChatServer(lambda *_: completion(says("#### 42", "CORRECT", 0.95))) as server:
         (log,) = inspect_ai.eval(

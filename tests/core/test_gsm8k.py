@@ -99,29 +99,12 @@ def test_the_fallback_sees_the_final_500_characters_and_no_more() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        "1234",
-        "1,234",
-        "1,234.00",
-        "1 234",
-        "1{,}234",
-        r"1\,234",
-        "$1234",
-        "€1234",
-        "1234.",
-        "1234%",
-        "1,234 eggs per day.",
-        "1234 miles/hour",
-        r"1234\text{ dollars}",
-        r"\text{1234 dollars}",
-        r"1234 \, \mathrm{km}",
-        r"1234\text{ cm}^2",
-        "**1234**",
-        "{{1,234}}",
-        r"{1234}\text{ dollars}",
-        "x = 1234",
+        *("1234", "1,234", "1,234.00", "1 234", "1{,}234", r"1\,234", "1234.", "{{1,234}}"),
+        *("$1234", "€1234", "1234%", "1,234 eggs per day.", "1234 miles/hour"),
+        *(r"1234\text{ dollars}", r"\text{1234 dollars}", r"{1234}\text{ dollars}"),
+        *(r"1234 \, \mathrm{km}", r"1234\text{ cm}^2", "**1234**", "x = 1234"),
         "1234.000009",  # 9e-6 away
-        "1.234e3",
-        r"\frac{2468}{2}",
+        *("1.234e3", r"\frac{2468}{2}"),
     ],
 )
 def test_superficial_formatting_does_not_matter(answer: str) -> None:
@@ -131,20 +114,10 @@ def test_superficial_formatting_does_not_matter(answer: str) -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        "-1234",
         "1234.00001",  # 1e-5 away: not below the tolerance
-        "12,34",
-        "1234 or 1235",
-        "1234 and a half",
-        "1234, 5",
-        "1234e1",
-        "1,234,",
-        "dollars",
-        "",
-        "\u0661\u0662\u0663\u0664",
-        "inf",
-        "1e999999999",
-        "1234" + "0" * 5000,
+        *("-1234", "12,34", "1234, 5", "1,234,", "1234e1", "1234" + "0" * 5000),
+        *("1234 or 1235", "1234 and a half", "dollars", ""),
+        *("\u0661\u0662\u0663\u0664", "inf", "1e999999999"),
     ],
 )
 def test_another_number_or_none_is_incorrect(answer: str) -> None:

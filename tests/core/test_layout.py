@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tokenize
-import tomllib
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -20,7 +19,7 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 MAX_LEVELS = 8
 MAX_ROOMS = 15
-MAX_LINES = {"svr_lightning callbacks": 21_048, "tests": 23_015, "tools experiments": 5_000}
+MAX_LINES = {"svr_lightning callbacks": 21_048, "tests": 22_521, "tools experiments": 5_000}
 """Of folders together, docstrings, comments and blank lines included. These limits only go down:
 what is added takes the place of something else."""
 MAX_CODE = 13_513
@@ -52,26 +51,22 @@ def room_of(module: str) -> str:
     return ".".join(parts[1:2]) or parts[0]
 
 
-def imported(module: str) -> Iterator[str]:
-    """The modules of this package that a module imports when it runs, also within functions."""
+def names(module: str) -> Iterator[str]:
+    """What a module imports when it runs, also within functions."""
     tree = ast.parse(files()[module].read_text(encoding="utf-8"))
     for node in ast.walk(WithoutTypes().visit(tree)):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             source = ".".join([*([room_of(module)] if node.level else []), node.module or ""])
-            names = [f"{source}.{alias.name}" for alias in node.names] + [source]
-        else:
-            continue
-        for name in names:
-            if name in files() and name != "svr_lightning":
-                yield name
+            yield from (source, *(f"{source}.{alias.name}" for alias in node.names))
 
 
 @cache
 def module_graph() -> dict[str, set[str]]:
-    """Which modules each module imports."""
-    return {module: set(imported(module)) - {module} for module in files()}
+    """Which modules of this package each module imports."""
+    known = files().keys() - {"svr_lightning"}
+    return {module: (known & set(names(module))) - {module} for module in files()}
 
 
 @cache
@@ -144,20 +139,9 @@ def test_no_function_is_long() -> None:
 
 
 def test_the_package_imports_neither_tools_nor_tests() -> None:
-    found = {
-        f"{module}: {name}"
-        for module, path in files().items()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        for name in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else []
-        )
-        if name.split(".")[0] in ("tools", "tests", "examples", "experiments")
-    }
-    assert found == set()
+    others = {"tools", "tests", "examples", "experiments"}
+    found = {name for module in files() for name in names(module)}
+    assert {name for name in found if name.split(".")[0] in others} == set()
 
 
 def test_recordings_are_read_without_torch() -> None:
@@ -167,13 +151,6 @@ def test_recordings_are_read_without_torch() -> None:
     code = f"import sys, {', '.join(names)}; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
-
-
-def test_the_wheel_holds_packages_of_svr_lightning_alone() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    packages = project["tool"]["setuptools"]["packages"]
-    assert packages
-    assert {name.split(".")[0] for name in packages} == {"svr_lightning"}
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

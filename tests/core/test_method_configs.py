@@ -69,20 +69,6 @@ def test_the_order_of_methods_machines_and_scales_does_not_matter() -> None:
             assert both <= allowed, f"{one.name} and {other.name} both set {sorted(both)}"
 
 
-def test_a_layer_sets_nothing_but_what_differs() -> None:
-    allowed = {"model.recipe"}
-    extra = {
-        "single_turn": {"model.evaluation"},
-        "rlcr": {"model.evaluation"},
-        "rlcr_log": {"model.evaluation"},
-        "gspo_published": {"model.updates_per_rollout"},
-        "countdown_single_turn": {"model.sampling"},
-    }
-    for path in LAYERS:
-        keys = {f"{section}.{key}" for section, values in read(path).items() for key in values}
-        assert keys <= allowed | extra.get(path.stem, set()), path.stem
-
-
 @pytest.mark.parametrize(("run", "scale"), [("countdown", 768), ("gsm8k", 1024), ("math", 1536)])
 def test_the_oracle_keeps_the_runs_length_scale_and_loss(run: str, scale: int) -> None:
     oracle = recipe(run, layer("oracle"))

@@ -88,19 +88,10 @@ def test_five_words_are_verdicts_after_any_run_of_separators(
     "value",
     [
         "CORRECT, INCORRECT, or UNSURE",  # the template echoed
-        "CORRECT/INCORRECT",
-        "correct or incorrect",
-        "CORRECT or not CORRECT",
-        "CORRECT INCORRECT",
-        "CORRECT" + " " * 99 + ", INCORRECT",
-        "CORRECT,\n or UNSURE",
-        "NOT CORRECT",
-        "CORRECTLY",
-        "MAYBE",
-        "**CORRECT**",
-        "",
-        "\u0130NCORRECT",  # a dotted capital I is no I
-        "UN\u017fURE",  # a long s is no s
+        *("CORRECT/INCORRECT", "correct or incorrect", "CORRECT or not CORRECT"),
+        *("CORRECT INCORRECT", "CORRECT" + " " * 99 + ", INCORRECT", "CORRECT,\n or UNSURE"),
+        *("NOT CORRECT", "CORRECTLY", "MAYBE", "**CORRECT**", ""),
+        *("\u0130NCORRECT", "UN\u017fURE"),  # a dotted capital I is no I, a long s is no s
     ],
 )
 def test_any_other_value_is_unsure_and_keeps_the_confidence(value: str) -> None:
@@ -166,24 +157,11 @@ def test_decimal_and_percentage_forms_are_read_then_clipped(
 @pytest.mark.parametrize(
     "value",
     [
-        "",
-        "high",
+        *("", "high", "nan", "[0.9]", "- 0.5"),
         "a number in [0,1]",  # the template echoed
-        "1e-1",
-        "9e\u22121",
-        "9/10",
-        "0.92/1.0",
-        "0,92",
-        "0.9.2",
-        "0x1",
-        "0.8-0.9",
-        "0.8\u20130.9",
-        "0.9*0.9",
-        "\u0660.\u0669",  # Arabic-Indic digits
-        "0.9\u0669",
-        "- 0.5",
-        "nan",
-        "[0.9]",
+        *("1e-1", "9e\u22121", "0x1", "0,92", "0.9.2"),
+        *("9/10", "0.92/1.0", "0.9*0.9", "0.8-0.9", "0.8\u20130.9"),
+        *("\u0660.\u0669", "0.9\u0669"),  # Arabic-Indic digits
     ],
 )
 def test_a_malformed_confidence_takes_the_prior(value: str) -> None:

@@ -166,17 +166,13 @@ def test_an_early_majority_is_that_of_all_turns_and_no_earlier_stop_would_be(
     end = ending(Majority(), turns, max_turns)
     leader = Majority().answer_turn(turns, max_turns)
     results = {
-        letters_of(turns, rest)[Majority().answer_turn([*turns, *rest], max_turns) - 1]
+        [*turns, *rest][Majority().answer_turn([*turns, *rest], max_turns) - 1].answer
         for rest in continuations(max_turns - len(turns))
     }
     settled = len(results) == 1 and results != {0}
     assert (end is not None) == (settled or len(turns) == max_turns)
     if settled:
         assert results == {turns[leader - 1].answer}
-
-
-def letters_of(turns: Sequence[StopSignals], rest: Sequence[StopSignals]) -> list[int]:
-    return [turn.answer for turn in (*turns, *rest)]
 
 
 def continuations(left: int) -> list[list[StopSignals]]:
@@ -246,14 +242,6 @@ def test_fixed_turns_stop_there_and_no_rule_at_all_at_the_end() -> None:
 
 
 # --- replays and their cost ---------------------------------------------------------------------
-
-FIVE: tuple[StopRule, ...] = (
-    FixedTurns(turns=2),
-    RepeatedAnswer(),
-    RepeatedAnswer(times=2, in_a_row=False),
-    Majority(),
-    Confident(),
-)
 
 
 def letter_record(letters: str, right: str) -> dict[str, Any]:
@@ -367,7 +355,14 @@ def test_a_table_returns_what_turn_after_turn_would(
 # --- configurations -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", [*FIVE, Confident(score="answer_logprob", threshold=-0.1)])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        *(FixedTurns(turns=2), RepeatedAnswer(times=2, in_a_row=False), Majority()),
+        Confident(score="answer_logprob", threshold=-0.1),
+    ],
+    ids=repr,
+)
 def test_a_rule_survives_its_configuration(rule: StopRule) -> None:
     rule.check()
     assert rule_from_config({"stop": rule_as_config(rule)}) == rule

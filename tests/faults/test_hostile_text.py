@@ -9,71 +9,60 @@ import pytest
 
 from svr_lightning.callbacks.rollout_log import RolloutLog, print_extremes
 from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import Problem, Trajectory
+from svr_lightning.core.types import Problem
 from svr_lightning.evaluation.adaptive import trajectory_record
 from svr_lightning.evaluation.printing import TurnPrinter, print_outcome
 from svr_lightning.recipes.base import Group
-from svr_lightning.recipes.dialogues import SelfVerifying
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.tasks.grading import score_turns
-from tests.recipes import single_turn
+from tests.recipes import play
 
-HOSTILE = {
-    "clear-screen": "\x1b[2J\x1b[31mred\x9b31m\x07\x08",
-    "overwrite": "fine\rfake",
-    "markup": "[bold]x[/nope] [link=file:///etc/passwd]y",
-    "reverse": "\u202egnorw\u202c",
-    "separators": "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg",
-    "nul-and-surrogate": "\x00\ud800",
-    "a-record-of-its-own": '"}\n{"schema_version": 1, "step": 999}\n',
-    "a-formula": "=1+1",
-}
-
-
-@pytest.fixture(params=list(HOSTILE.values()), ids=list(HOSTILE))
-def text(request: pytest.FixtureRequest) -> str:
-    return f"{request.param}<answer>{request.param}</answer>"
-
-
-def trajectory(text: str) -> Trajectory:
-    named = {"id": text, "task": "countdown", "question": text}
-    return single_turn(Problem(**named, reference="8", payload={"nums": [3, 5]}), text)
+HOSTILE = [
+    "\x1b[2J\x1b[31mred\x9b31m\x07\x08",
+    "fine\rfake",
+    "[bold]x[/nope] [link=file:///etc/passwd]y",
+    "\u202egnorw\u202c",
+    "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg",
+    "\x00\ud800",
+    '"}\n{"schema_version": 1, "step": 999}\n',
+    "=1+1",
+]
+TEXTS = [f"{text}<answer>{text}</answer>" for text in HOSTILE]
+each_text = pytest.mark.parametrize("text", TEXTS, ids=ascii)
 
 
 def group(text: str) -> Group:
-    one = trajectory(text)
-    scored = score_turns(one.problem, one.turns, SelfVerifying().formats)
-    rewards = SVR().reward(scored)
-    return Group(
-        problem=one.problem,
-        trajectories=(one,),
-        scored=(tuple(scored),),
-        rewards=(tuple(rewards),),
-        returns=(1.0,),
+    """Two trajectories of a problem that is hostile itself."""
+    problem = Problem(
+        id=text, task="countdown", question=text, reference="8", payload={"nums": [3, 5]}
     )
+    ((found,), _) = play(SVR(group_size=2, horizon=1), lambda *_: text, [problem])
+    return found
 
 
+@each_text
 def test_a_terminal_is_shown_no_control_character_and_no_markup_is_obeyed(
     text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one = trajectory(text)
+    found = group(text)
+    one = found.trajectories[0]
     TurnPrinter(name_problems=True)(one.problem, one.turns[0])
     print_outcome(trajectory_record(one, "toy"), Confident())
-    print_extremes([group(text)], step=1)
+    print_extremes([found], step=1)
     shown = capsys.readouterr().out
     assert all(character == "\n" or character.isprintable() for character in shown)
     for piece in ("[bold]x[/nope]", "[link=file:///etc/passwd]y", "=1+1"):
         assert (piece in shown) == (piece in text)
 
 
+@each_text
 def test_the_rollouts_file_holds_one_line_per_trajectory_that_reads_back(
     text: str, tmp_path: Path
 ) -> None:
     log = RolloutLog(every=0)
     trainer: Any = SimpleNamespace(default_root_dir=tmp_path, is_global_zero=True, global_step=1)
-    module: Any = SimpleNamespace(groups=[group(text), group("ordinary")], recipe=SVR())
+    module: Any = SimpleNamespace(groups=[group(text)], recipe=SVR())
     log.on_train_start(trainer, module)
     log.on_train_batch_start(trainer, module, None, 0)
     lines = (tmp_path / "rollouts.jsonl").read_bytes().split(b"\n")
-    assert [json.loads(line)["turns"][0]["text"] for line in lines[:-1]] == [text, "ordinary"]
+    assert [json.loads(line)["turns"][0]["text"] for line in lines[:-1]] == [text] * 2
     assert lines[-1] == b""

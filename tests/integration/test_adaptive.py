@@ -31,14 +31,11 @@ from svr_lightning.evaluation.printing import TurnPrinter, print_outcome
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.tasks import get_task
 from tests.scripted import (
-    ORDERS,
     PROBLEMS,
     RENDERER,
     at_places,
     countdown,
     evaluator,
-    exam,
-    mixed_answers,
     says,
     words,
 )
@@ -145,17 +142,6 @@ def test_a_problem_that_does_not_fit_is_recorded_as_wrong_under_its_own_id() -> 
     # 8 + 4 - 2 = 10 solves a alone: one of three, the one that could not be run among them.
     values = summarize(records)["datasets"]["toy"]
     assert (values["n"], values["accuracy"]) == (3, pytest.approx(1 / 3))
-
-
-def test_permuting_the_references_leaves_every_prompt_of_adaptive_inference_as_it_was() -> None:
-    prompts, labels = set(), set()
-    for references in ORDERS:
-        engine = ScriptedEngine(mixed_answers)
-        records = adaptive(engine, exam(references))
-        prompts.add(tuple(request.prompt_ids for request in engine.requests))
-        labels.add(tuple(turn["correct"] for record in records for turn in record["turns"]))
-    assert len(prompts) == 1
-    assert len(labels) > 1
 
 
 def moody(name: str, _sample: int, turn: int) -> list[int]:

@@ -227,8 +227,4 @@ def test_a_span_of_text_is_found_among_the_sampled_tokens() -> None:
     assert first == 0
     assert TOKENIZER.decode(list(ids[:stop])).startswith(text[:end])
     assert not TOKENIZER.decode(list(ids[: stop - 1])).startswith(text[:end])
-    inner = dataclasses.replace(one, text_span=(end, len(text)))
-    first, stop = renderer.loss_tokens(inner)
-    assert "<think>" in TOKENIZER.decode(list(ids[first:stop]))
-    assert "</analysis>" not in TOKENIZER.decode(list(ids[first + 1 : stop]))
     assert renderer.loss_tokens(dataclasses.replace(one, text_span=None)) == (0, len(ids))

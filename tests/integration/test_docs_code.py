@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ from openai import OpenAI
 import svr_lightning as svr
 from svr_lightning.__main__ import main
 from svr_lightning.cli.main import READING, SERVING, parser_of
-from svr_lightning.tasks import TASKS
 from tests.chat_server import ChatServer as Scripted
 from tests.chat_server import completion
 from tests.commands import ROOT, SHIPPED, embedded
@@ -74,23 +72,6 @@ def test_the_python_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         exec(block, namespace)
     assert namespace["trainer"].global_step == 1
     assert 0.0 <= namespace["metrics"]["test/dev/accuracy"] <= 1.0
-
-
-def test_the_page_on_data_lists_each_tasks_columns() -> None:
-    text = page("docs/train.md")
-    rows = re.findall(r"^\| `(\w+)` \| (`.*?) \| (yes|no) \|", text, re.MULTILINE)
-    listed = {
-        (task, tuple(re.findall(r"`(\w+)`", names)), need == "yes") for task, names, need in rows
-    }
-    expected = {
-        (name, column.names, column.required)
-        for name, task in TASKS.items()
-        for column in task.columns
-        if "id" not in column.names
-    }
-    assert listed == expected
-    (ids,) = {task.columns[-1].names for task in TASKS.values()}
-    assert all(f"`{name}`" in text for name in ids)
 
 
 PAGES = ["README.md", *(f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md")))]

@@ -79,9 +79,6 @@ def test_each_token_inverts_the_distribution_at_the_requests_own_uniform_number(
         assert below - allowed <= draw <= upto + allowed
 
 
-# --- independence -----------------------------------------------------------------------------
-
-
 # --- continuous batching ----------------------------------------------------------------------
 
 

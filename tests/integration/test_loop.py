@@ -255,15 +255,6 @@ def test_the_reference_follows_after_every_second_step(tmp_path: Path) -> None:
     assert not torch.equal(history[3], history[2])
 
 
-def test_a_forgotten_sync_is_noticed(tmp_path: Path) -> None:
-    class Stale(TransformersEngine):
-        def sync(self, model: Any, version: int) -> None:
-            self._model, self.version = model, max(self.version, 0)
-
-    with pytest.raises(RuntimeError, match="weights of step 0 at step 1"):
-        trainer(tmp_path).fit(module(engine=Stale()), data())
-
-
 def test_a_run_without_an_end_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="needs a length"):
         trainer(tmp_path, max_epochs=-1).fit(module(), data())

@@ -12,6 +12,7 @@ from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.results import RESULTS, SAMPLES, read_samples
 from svr_lightning.cli.regrade import regrade
 from svr_lightning.tasks.grading import get_grader
+from tests.commands import refused
 from tests.trajectories import record as one_turn
 from tests.trajectories import records_of, turn, write_results
 
@@ -74,36 +75,27 @@ def test_labels_by_the_paper_are_given_back_by_the_papers_grader() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "arguments", "message"),
+    ("changes", "out", "message"),
     [
-        ({"schema_version": 1}, [], "schema_version 1 is not 2"),
-        ({"task": None}, [], "task: Expected `str`, got `null`"),
-        ({"task": "chess"}, [], "chess"),
-        ({"reference": ""}, [], "math500/a has no reference answer"),
-        ({"reference": 1}, [], "math500/a: task math cannot grade with the reference 1"),
+        ({"schema_version": 1}, "out", "schema_version 1 is not 2"),
+        ({"task": None}, "out", "task: Expected `str`, got `null`"),
+        ({"task": "chess"}, "out", "chess"),
+        ({"reference": ""}, "out", "math500/a has no reference answer"),
+        ({"reference": 1}, "out", "math500/a: task math cannot grade with the reference 1"),
         (
             {"task": "countdown", "reference": "8", "turns": [ANSWERED]},
-            [],
+            "out",
             "math500/a: task countdown cannot grade with the reference '8' and the payload {}",
         ),
-        ({}, ["--out", "{folder}"], "the samples lie there; name another folder"),
+        ({}, ".", "the samples lie there; name another folder"),
     ],
 )
 def test_what_cannot_be_graded_is_one_line(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    changes: dict[str, Any],
-    arguments: list[str],
-    message: str,
+    changes: Any, out: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     samples = tmp_path / SAMPLES
     samples.write_text(json.dumps({**RECORDS[0], **changes}) + "\n")
-    given = [str(samples), "--out", str(tmp_path / "out")]
-    given += [argument.replace("{folder}", str(tmp_path)) for argument in arguments]
-    assert main(["regrade", *given]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    assert message in refused(capsys, "regrade", samples, "--out", tmp_path / out)
 
 
 EVIL = """

@@ -56,6 +56,17 @@ def test_a_single_process_on_another_gpu_than_vllms_is_refused_with_the_way_out(
         pass
 
 
+def test_linear_attention_has_a_prefill_without_compiler_fp32_states_and_no_prefix_cache() -> None:
+    hybrid = {
+        "additional_config": {"gdn_prefill_backend": "triton"},
+        "mamba_ssm_cache_dtype": "float32",
+        "enable_prefix_caching": False,
+    }
+    plain = defaults(tiny_qwen3().config, False, 512, None)
+    assert defaults(tiny_hybrid().config, False, 512, None) == plain | hybrid
+    assert not plain.keys() & hybrid.keys()
+
+
 @pytest.mark.parametrize(
     ("trajectories", "sequences"), [(128, 128), (4096, MOST_SEQUENCES), (None, 256)]
 )

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
@@ -64,30 +64,15 @@ def test_only_the_shifted_split_leaves_the_training_range() -> None:
                 assert all(number in QUANTITIES for number in numbers if number not in large)
 
 
-def _by_hand(row: dict[str, Any]) -> int:
-    """The answer of some stories, read from the question's text alone."""
-    story, *_ = row["cluster"].split("-")
-    text = row["question"]
-
-    def number(pattern: str) -> int:
-        found = re.search(pattern, text)
-        assert found is not None, text
-        return int(found[1])
-
-    if story == "pens":
-        return number(r"(\d+) boxes") * number(r"of (\d+) pens") - number(r"gives (\d+)")
-    if story == "half":
-        baked = number(r"(\d+) trays") * number(r"of (\d+) rolls")
-        return baked - baked // 2 - number(r"eats (\d+)")
-    return number(r"(\d+) weeks") * 7 + number(r"and (\d+) days") - number(r"rains on (\d+)")
-
-
 def test_answers_agree_with_the_text_of_the_question() -> None:
-    rows = [row for split in SPLITS for row in generate(split)]
-    checked = [r for r in rows if r["cluster"].split("-")[0] in ["pens", "half", "weeks"]]
-    assert len(checked) > 300
-    for row in checked:
-        assert row["answer"] == f"#### {_by_hand(row)}"
+    rows = [row for split in SPLITS for row in generate(split) if "pens-" in row["cluster"]]
+    assert len(rows) > 100
+    for row in rows:
+        boxes, pens, given = (
+            int(re.search(pattern, row["question"])[1])
+            for pattern in (r"(\d+) boxes", r"of (\d+) pens", r"gives (\d+)")
+        )
+        assert row["answer"] == f"#### {boxes * pens - given}"
 
 
 def test_gsm8k_reads_and_grades_the_rows() -> None:
