@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct, ValidationError, convert, field
+from msgspec import Meta, Struct, convert, field
 
 from svr_lightning.core.stopping import Confident, StopRule, rule_from_config
 from svr_lightning.errors import ConfigError, field_error, one_line, require
@@ -74,7 +74,7 @@ class Certificate(Struct, frozen=True, kw_only=True):
         digest = hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
         try:
             return convert({**own, "id": digest[:16]}, cls)
-        except ValidationError as error:
+        except ValueError as error:
             reason = f"is no certificate of a threshold ({field_error(error, 'the file')})"
             raise ConfigError(f"{path}: {reason}; certify again or remove it") from error
 

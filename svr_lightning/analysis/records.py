@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
-from msgspec import Meta, ValidationError, convert
+from msgspec import Meta, convert
 
 from svr_lightning.core.types import Problem, StopSignals, Verdict
 from svr_lightning.errors import field_error
@@ -169,7 +169,7 @@ class SampleRecord:
             )
         try:
             return convert(value, cls)
-        except ValidationError as error:
+        except ValueError as error:
             raise ValueError(field_error(error, "the record")) from error
 
 

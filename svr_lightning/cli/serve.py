@@ -16,7 +16,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, get_args
 
-from msgspec import ValidationError, convert
+from msgspec import convert
 
 from svr_lightning.analysis.operating_point import (
     OPERATING_POINT,
@@ -94,7 +94,7 @@ def _limits(given: Sequence[str]) -> Any:
     named = dict(one.partition("=")[::2] for one in given)
     try:
         return convert(named, Limits, strict=False)
-    except ValidationError as error:
+    except ValueError as error:
         known = ", ".join(Limits.__struct_fields__)
         message = f"--limit {field_error(error, 'NAME=NUMBER')}; NAME is one of {known}"
         raise ConfigError(message) from error

@@ -5,7 +5,7 @@ import json
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import Meta, Struct, convert
 
 from svr_lightning.control.controller import Client, Controller, Result
 from svr_lightning.core.seeds import derive_seed
@@ -133,7 +133,7 @@ def read_request(body: bytes, model: str) -> tuple[ChatRequest, list[str]]:
         raise refusal(400, f"the body is no JSON ({one_line(error)})") from error
     try:
         found = convert(fields, ChatRequest)
-    except ValidationError as error:
+    except ValueError as error:
         raise refusal(400, field_error(error, "the body")) from error
     if found.model is not None:
         require_model(found.model, model)

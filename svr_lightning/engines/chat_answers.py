@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import Meta, Struct, convert
 
 from svr_lightning.core.types import FinishReason, RemoteCompletion
 from svr_lightning.errors import one_line
@@ -95,7 +95,7 @@ def read_completion(answer: Any, key: str | None = None) -> RemoteCompletion:
         refusal = "".join(_refusals(message))
         aside = message.reasoning_content or message.reasoning or message.thinking
         thoughts = [(True, text) for _, text in _pieces(aside)]
-    except (ValidationError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise _no_completion(answer, key) from error
     reason = str(choice.finish_reason).casefold()
     cut, refuses = bool(_CUT.search(reason)), bool(_REFUSED.search(reason))
@@ -134,7 +134,7 @@ def _pieces(content: Any, thought: bool = False) -> Iterator[tuple[bool, str]]:
     """The texts of a content, and whether each is reasoning; a part of another kind has none.
 
     Raises:
-        ValidationError: if something stands where text should.
+        ValueError: if something stands where text should.
     """
     if isinstance(content, str):
         yield thought, content
@@ -148,7 +148,7 @@ def _pieces(content: Any, thought: bool = False) -> Iterator[tuple[bool, str]]:
             if not isinstance(content.get(name), bool):
                 yield from _pieces(content.get(name), thinks or name in _THOUGHT)
     elif content is not None:
-        raise ValidationError(f"a {type(content).__name__} instead of text")
+        raise ValueError(f"a {type(content).__name__} instead of text")
 
 
 def _count(usage: Any, *names: str) -> int:
@@ -163,7 +163,7 @@ def _tokens(logprobs: Any) -> tuple[tuple[str, float], ...]:
     """Each token's text and log-probability; none if one of them is anything else."""
     try:
         return tuple((one.token, one.logprob) for one in convert(logprobs, _Logprobs).content)
-    except ValidationError:
+    except ValueError:
         return ()
 
 

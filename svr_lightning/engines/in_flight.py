@@ -32,10 +32,10 @@ class RemoteEngine(Engine):
             self._portal = self._thread.enter_context(start_blocking_portal())
         return self._portal
 
-    def take(self, *, wait: bool) -> list[tuple[int, Any]]:
-        """Finished requests by number; ``wait`` for the first one, if anything runs."""
+    def take(self) -> list[tuple[int, Any]]:
+        """Finished requests by number; waits for the first one, if anything runs."""
         running = self._running.values()
-        done, _ = futures.wait(running, None if wait else 0, futures.FIRST_COMPLETED)
+        done, _ = futures.wait(running, return_when=futures.FIRST_COMPLETED)
         ended = [number for number, future in self._running.items() if future in done]
         return [(number, self._running.pop(number).result()) for number in ended]
 

@@ -161,7 +161,7 @@ class OpenAIEngine(RemoteEngine):
         Raises:
             ConfigError: if the server is gone, rejects the key, or refuses every request.
         """
-        return [self._result(number, answer) for number, answer in self.take(wait=True)]
+        return [self._result(number, answer) for number, answer in self.take()]
 
     def connect(self) -> Connections:
         """Connections with the key."""

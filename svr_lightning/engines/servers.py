@@ -140,7 +140,7 @@ class ServersEngine(RemoteEngine):
         Raises:
             ConfigError: if no server is left.
         """
-        return [output for _, output in self.take(wait=True)]
+        return [output for _, output in self.take()]
 
     def connect(self) -> Connections:
         """None is kept open: a server may close an idle one just when it is used again."""

@@ -158,6 +158,7 @@ def test_an_error_in_an_answer_is_the_servers_own_message_code_and_status(
         (b"null", "null"),
         (b'"text"', "text"),
         (b'{"choices": []}', "an object with choices"),
+        (b'{"\\ud800": 1}', "an object with ?"),  # a name that UTF-8 cannot spell
         (b'{"model": "m", "message": {"content": "x"}, "done": true}', "with model, message, done"),
         (b'{"base_resp": {"status_msg": "login fail"}, "choices": null}', "login fail"),
         (b'{"success": false, "errors": [{"message": "no route"}]}', "no route"),

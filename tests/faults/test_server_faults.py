@@ -214,6 +214,7 @@ USER = wrote("user", QUESTION)
         (b"", "no JSON"),
         (b"[" * 100_000, "no JSON"),
         ([], "the body: Expected `object`"),
+        ({"\ud800": 1}, "the body: 'utf-8' codec can't encode"),
         ({"messages": []}, "messages: Expected `array` of length >= 1"),
         ({"messages": [USER, wrote("assistant", "x")]}, "must be the user's"),
         ({"messages": [wrote("tool", "x"), USER]}, "messages[0].role: Invalid"),
