@@ -291,7 +291,6 @@ _KEPT_FOR_A_SERVER = (
     "logger",
     "limit_val_batches",
     "limit_test_batches",
-    "limit_predict_batches",
 )
 """Settings of the trainer that apply if a server has the policy: no devices are needed here."""
 

@@ -123,8 +123,6 @@ class SVRDataModule(LightningDataModule):
         }
         for part, sources in self.sources.items():
             sources[:] = [_with_local_file(source, local_files or {}) for source in sources]
-            for source in sources:
-                source.check()
             names = [source.name for source in sources]
             unique = len(set(names)) == len(names)
             require(unique, f"data.{part}: the names {names} must differ from each other")
@@ -251,7 +249,7 @@ class SVRDataModule(LightningDataModule):
         """The training problems, if they are enough for one rollout of all processes."""
         require(bool(self.sources["train"]), "nothing to train on: set data.train")
         (source,), (problems,) = self.sources["train"], self.problems("train")
-        ranks = 1 if self.trainer is None else self.trainer.world_size
+        _, ranks = self.shard
         require(
             self.problems_per_step % ranks == 0,
             f"data.problems_per_step={self.problems_per_step} must be a multiple of the "

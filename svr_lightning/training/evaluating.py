@@ -42,7 +42,7 @@ from svr_lightning.training.policy import (
     stop_token_ids,
     weights_fingerprint,
 )
-from svr_lightning.training.serving import PolicyEngine
+from svr_lightning.training.serving import PolicyEngine, choose_engine
 from svr_lightning.training.sources import DataSource, problems_digest
 
 
@@ -126,6 +126,9 @@ class PolicyModule(LightningModule):
             config = self.policy_config
             device = "cpu" if self._trainer is None else self.trainer.strategy.root_device.type
             prepare_policy(self.policy, config, self.seed, device, trains=self.trains)
+            if self.engine is None:
+                self.engine = choose_engine(device)
+            self.engine.trajectories = self.trajectories_per_engine
             # Before there is an optimizer: an engine may measure the free memory for its KV cache.
             self.serving = PolicyEngine(
                 self.policy,
@@ -133,9 +136,7 @@ class PolicyModule(LightningModule):
                 stop_token_ids=stop_token_ids(self.policy, self.renderer.tokenizer),
                 max_model_len=config.max_model_len,
                 device_type=device,
-                trajectories=self.trajectories_per_engine,
             )
-            self.engine = self.serving.engine
         if self._trainer is not None:
             self.evaluator = self._new_evaluator()
 

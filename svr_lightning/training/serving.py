@@ -22,20 +22,18 @@ PATIENCE = 5
 """Steps without a changed weight before a warning."""
 
 
-def choose_engine(device_type: str) -> tuple[Engine, str]:
-    """The default engine, and why it was chosen, in a few words.
-
-    Args:
-        device_type: where the policy trains, ``cuda`` or ``cpu``.
+def choose_engine(device_type: str) -> Engine:
+    """The default engine for a policy on ``cuda`` or ``cpu``; logs which one, and why.
 
     Raises:
         ConfigError: if the vLLM that would be chosen is of a release that is not supported.
     """
-    if device_type != "cuda":
-        return TransformersEngine(), "transformers, since the policy is not on a GPU"
-    if find_spec("vllm") is None:
-        return TransformersEngine(), "transformers, since vLLM is not installed; it is slower"
-    return VLLMEngine(), "vLLM, in the training process"
+    if device_type == "cuda" and find_spec("vllm") is not None:
+        rank_zero_info("engine: vLLM, in the training process")
+        return VLLMEngine()
+    without = "vLLM is not installed" if device_type == "cuda" else "the policy is not on a GPU"
+    rank_zero_info(f"engine: transformers, since {without}")
+    return TransformersEngine()
 
 
 @contextmanager
@@ -62,27 +60,21 @@ class PolicyEngine:
 
     Args:
         policy: a transformers causal language model.
-        engine: what samples; None chooses by device.
+        engine: what samples.
         stop_token_ids: what ends a completion.
         max_model_len: longest prompt and completion together, in tokens.
         device_type: where the policy trains.
-        trajectories: of one rollout on this engine; None where nothing trains.
     """
 
     def __init__(
         self,
         policy: Any,
-        engine: Engine | None,
+        engine: Engine,
         *,
         stop_token_ids: tuple[int, ...],
         max_model_len: int,
         device_type: str,
-        trajectories: int | None = None,
     ) -> None:
-        if engine is None:
-            engine, why = choose_engine(device_type)
-            rank_zero_info(f"engine: {why}")
-        engine.trajectories = trajectories
         with plain_tensors():
             engine.start(policy, stop_token_ids, max_model_len)
         self.engine = engine

@@ -196,7 +196,6 @@ class SVRTrainer(Trainer):
         limit_train_batches: int | float | None = None,
         limit_val_batches: int | float | None = None,
         limit_test_batches: int | float | None = None,
-        limit_predict_batches: int | float | None = None,
         **kwargs: Any,
     ) -> None:
         _quieten()
@@ -208,7 +207,6 @@ class SVRTrainer(Trainer):
             "limit_train_batches": limit_train_batches,
             "limit_val_batches": limit_val_batches,
             "limit_test_batches": limit_test_batches,
-            "limit_predict_batches": limit_predict_batches,
             "default_root_dir": root,
             "use_distributed_sampler": False,
             "strategy": own_strategy(kwargs.get("strategy", "auto")),

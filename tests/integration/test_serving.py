@@ -181,15 +181,15 @@ def test_only_a_training_puts_the_policy_beside_an_engine_with_a_copy(tmp_path: 
 
 
 def test_a_policy_on_a_gpu_is_sampled_by_vllm_where_there_is_one(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert choose_engine("cpu")[1] == "transformers, since the policy is not on a GPU"
-    monkeypatch.setattr("svr_lightning.training.serving.find_spec", lambda _: None)
-    engine, why = choose_engine("cuda")
-    assert isinstance(engine, TransformersEngine)
-    assert "vLLM is not installed" in why
-    monkeypatch.setattr("svr_lightning.training.serving.find_spec", lambda _: object())
     monkeypatch.setattr("svr_lightning.engines.vllm.version", lambda _: "0.32.0")
-    engine, why = choose_engine("cuda")
-    assert type(engine).__name__ == "VLLMEngine"
-    assert why == "vLLM, in the training process"
+    for device, vllm, engine, reason in (
+        ("cpu", object(), "TransformersEngine", "transformers, since the policy is not on a GPU"),
+        ("cuda", None, "TransformersEngine", "transformers, since vLLM is not installed"),
+        ("cuda", object(), "VLLMEngine", "vLLM, in the training process"),
+    ):
+        monkeypatch.setattr("svr_lightning.training.serving.find_spec", lambda _, at=vllm: at)
+        with caplog.at_level("INFO"):
+            assert type(choose_engine(device)).__name__ == engine
+        assert f"engine: {reason}" in caplog.text
