@@ -164,15 +164,6 @@ def check(folder: Path, ranks: int | None) -> None:
     )
 
 
-def check_resumable(checkpoint: Mapping[str, Any]) -> None:
-    """Require a checkpoint that holds the optimizer's state."""
-    require(
-        "lr_schedulers" in checkpoint,  # the optimizer itself may lie in other files
-        "the checkpoint was saved with save_weights_only and a training cannot resume from it; "
-        "start from the exported policy/ with model.policy.path",
-    )
-
-
 def check_adapters(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Refuse adapters with other settings (no weight shows alpha) or of another base model.
 

@@ -28,12 +28,7 @@ from svr_lightning.errors import require
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.collect import ResampleMode, collect_rollout
-from svr_lightning.training.checkpoint import (
-    check_adapters,
-    check_resumable,
-    check_weights,
-    without_reference,
-)
+from svr_lightning.training.checkpoint import check_adapters, check_weights, without_reference
 from svr_lightning.training.config import (
     EvaluationConfig,
     OptimizerConfig,
@@ -413,8 +408,11 @@ class SVRModule(PolicyModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check that it fits; drop the reference if the run does not train."""
-        if self._trainer is not None and self.trains:
-            check_resumable(checkpoint)
+        require(
+            self._trainer is None or not self.trains or "lr_schedulers" in checkpoint,
+            "the checkpoint was saved with save_weights_only and a training cannot resume from it; "
+            "start from the exported policy/ with model.policy.path",
+        )
         self.serving.weights_replaced()
         check_adapters(checkpoint, adapter_facts(self.policy, self.policy_config.lora))
         if "state_dict" not in checkpoint:

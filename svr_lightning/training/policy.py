@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 from packaging.version import Version
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3_5ForCausalLM, Qwen3_5TextConfig
@@ -45,7 +45,7 @@ _SCORE_SHAPING = (
 LIGER_MODELS = ("qwen3", "qwen3_5_text")
 """Architectures whose RMSNorm and SwiGLU (and, for Qwen3, rotary embedding) liger-kernel replaces
 by the same functions, as its source says."""
-SAFE_TRITON = (3, 7, 1)
+SAFE_TRITON = Version("3.7.1")
 """First release since 3.4 whose gradients of gated linear attention are right on Hopper."""
 
 
@@ -217,38 +217,34 @@ def _random_hybrid(vocab: int, eos: int, seed: int, context: int) -> Any:
 
 
 def use_kernels(model: Any, device: str, *, trains: bool = True) -> None:
-    """Patch the model in place with the kernels that this machine has for it, and log which ones.
+    """On CUDA, patch the model in place with the kernels that are installed for it.
 
-    ``device`` is the type that will run the model. Where nothing ``trains``, slow kernels are
-    warned of: with vLLM the model computes nothing.
+    For this process it also chooses what attention computes with.
+
+    Args:
+        model: a transformers causal language model.
+        device: the type that will run it.
+        trains: whether slow kernels are refused; else they are warned of, since with vLLM the
+            model computes nothing.
 
     Raises:
         ConfigError: if a training would be slow or wrong.
     """
-    installed = find_spec("liger_kernel") is not None and find_spec("triton") is not None
-    known = model.config.get_text_config().model_type in LIGER_MODELS
-    used = []
-    if device == "cuda" and known and installed:
-        # Its fused losses would replace the model's forward, which the engine needs for scores.
-        changes = {"fused_linear_cross_entropy": False, "cross_entropy": False}
-        apply_liger_kernel(model, changes)
-        used.append(f"liger-kernel {version('liger_kernel')}")
-    if device == "cuda":
-        used += cuda_kernels(model, trains=trains)
-    rank_zero_info(f"kernels on {device}: {', '.join([*used, 'torch'])}")
-
-
-def cuda_kernels(model: Any, *, trains: bool = True) -> list[str]:
-    """Choose what attention computes with on CUDA, for this process; what is worth logging of it.
-
-    Raises:
-        ConfigError: if linear attention would train slowly, or with wrong gradients.
-    """
+    if device != "cuda":
+        return
     # cuDNN builds a plan for each new shape, and every micro-batch has another one.
     torch.backends.cuda.enable_cudnn_sdp(False)
-    used, config = ["attention without cuDNN"], model.config.get_text_config()
-    if "linear_attention" not in (getattr(config, "layer_types", None) or ()):
-        return used
+    config = model.config.get_text_config()
+    installed = find_spec("liger_kernel") is not None and find_spec("triton") is not None
+    if installed and config.model_type in LIGER_MODELS:
+        # Its fused losses would replace the model's forward, which the engine needs for scores.
+        apply_liger_kernel(model, {"fused_linear_cross_entropy": False, "cross_entropy": False})
+    if "linear_attention" in (getattr(config, "layer_types", None) or ()):
+        _choose_linear_attention(trains=trains)
+
+
+def _choose_linear_attention(*, trains: bool) -> None:
+    """Refuse what would compute linear attention slowly, or with wrong gradients."""
     if find_spec("fla") is None:
         fault = (
             "linear attention: without flash-linear-attention transformers runs a Python loop, "
@@ -256,21 +252,17 @@ def cuda_kernels(model: Any, *, trains: bool = True) -> list[str]:
         )
         require(not trains, fault)
         rank_zero_warn(fault)
-        return used
-    triton, hopper = version("triton"), torch.cuda.get_device_capability()[0] == 9
-    release = Version(triton).release
+        return
+    release, hopper = Version(version("triton")), torch.cuda.get_device_capability()[0] == 9
     # The bounds of flash-linear-attention, whose backward pass would raise.
     require(
-        not (trains and hopper and (3, 4) <= release < SAFE_TRITON),
-        f"linear attention: Triton {triton} computes wrong gradients of it on this GPU "
+        not (trains and hopper and Version("3.4") <= release < SAFE_TRITON),
+        f"linear attention: Triton {release} computes wrong gradients of it on this GPU "
         "(Hopper); install torch 2.13, which brings 3.7.1",
     )
     if release >= SAFE_TRITON:
         # On Hopper it would compile a kernel of TileLang for each batch size, for half a minute.
         os.environ.setdefault("FLA_TILELANG", "0")
-    tilelang = "off" if os.environ.get("FLA_TILELANG") == "0" else "as it chooses"
-    fla = f"flash-linear-attention {version('fla-core')} on Triton {triton}, TileLang {tilelang}"
-    return [*used, fla]
 
 
 PROBE = 4096

@@ -157,13 +157,8 @@ class RolloutFitLoop(_FitLoop):
             ConfigError: naming a setting that makes it another run.
         """
         super().on_load_checkpoint(state_dict)
-        require(
-            "settings" in state_dict,
-            "the checkpoint holds no rollouts: it is of another trainer or an older version; "
-            "give --ckpt_path one that this version has saved",
-        )
         for name, now in self._settings().items():
-            before = state_dict["settings"].get(name, now)
+            before = state_dict.get("settings", {}).get(name, now)
             require(
                 before == now,
                 f"{name}={now}, but the checkpoint was saved with {before}; resume with {before}, "

@@ -14,7 +14,7 @@ import torch
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.training.config import OptimizerConfig
 from svr_lightning.training.optimizer import make_optimizer
-from svr_lightning.training.policy import cuda_kernels, use_kernels
+from svr_lightning.training.policy import use_kernels
 from svr_lightning.training.update import batch_of, policy_update_loss
 from tests.gpu.conftest import DEVICE
 from tests.gpu.report import Figures, alone
@@ -33,8 +33,6 @@ def main(name: str, cudnn: str, device: str, report: str, test: str) -> None:
     shape = {"hybrid": qwen3_5, "dense": dense}[name](small)
     model: Any = random_model(shape, device)
     use_kernels(model, device)
-    if device == "cuda":
-        figures("kernels", ", ".join(cuda_kernels(model)))
     torch.backends.cuda.enable_cudnn_sdp(cudnn == "cudnn")  # after the package has chosen
     reference = copy.deepcopy(model).requires_grad_(False)
     model.gradient_checkpointing_enable({"use_reentrant": False})
