@@ -156,15 +156,8 @@ def _unreadable(what: str, source: str, error: Exception) -> str:
     reason = str(error).strip().splitlines() or [type(error).__name__]
     if pointers := [path for path in Path(source).glob("*") if is_lfs_pointer(path)]:
         return f"model.policy.path={source!r}: {LFS_POINTER.format(file=pointers[0].name)}"
-    if not Path(source).exists() and any(w in reason[0] for w in ("connect", "not a local folder")):
-        return (
-            f"model.policy.path={source!r} is no folder here, and the hub or its cache does not "
-            "deliver a checkpoint of that name; check the spelling and the network"
-        )
-    return (
-        f"model.policy.path={source!r}: the {what} cannot be read ({reason[0]}); check the path, "
-        "or download the checkpoint again"
-    )
+    cure = "download it again" if Path(source).exists() else "check the spelling and the network"
+    return f"model.policy.path={source!r}: the {what} cannot be read ({reason[0]}); {cure}"
 
 
 def _check(model: Any, config: PolicyConfig) -> None:

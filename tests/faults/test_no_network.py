@@ -38,5 +38,6 @@ def test_a_policy_on_the_hub_is_one_line_that_names_it(monkeypatch: pytest.Monke
     with pytest.raises(ConfigError) as caught:
         load_policy(PolicyConfig(path="nobody/nothing"), seed=0)
     message = str(caught.value)
-    assert message.startswith("model.policy.path='nobody/nothing' is no folder here, and the hub")
+    assert message.startswith("model.policy.path='nobody/nothing': the tokenizer cannot be read (")
+    assert message.endswith("check the spelling and the network")
     assert "\n" not in message
