@@ -23,7 +23,7 @@ _NO_GPU = re.compile(
 DRIVER = Path("/proc/driver/nvidia/version")
 CUDA, OLDEST_DRIVER = "13", 580
 """The version of CUDA that torch is built for, and the oldest NVIDIA driver that supports it."""
-_PASSING_ON = ("importlib", "jsonargparse", "lightning", "yaml")
+_PASSING_ON = ("argparse", "importlib", "jsonargparse", "lightning", "yaml")
 """Packages that call code named in a configuration. Where they raise, the text is at fault."""
 
 
@@ -52,7 +52,8 @@ def of_parser(error: BaseException) -> str:
     could have been of instead.
     """
     key = re.match(r'Parser key "([\w.+]+)"', str(error))
-    first = [*_causes(error)][-1]
+    # Of a text the very first is that no file has such a name.
+    first = [one for one in _causes(error) if type(one).__name__ != "PathError"][-1]
     reason = first.msg if isinstance(first, SyntaxError) else one_line(first).rstrip(".")
     return (f"{key.group(1)}: " if key else "") + reason + _place(first)
 

@@ -85,9 +85,8 @@ def _section(text: str, name: str) -> Mapping[str, Any]:
 def _refusal(error: Exception, parser: LightningArgumentParser) -> str:
     """The parser's refusal in one line, with a known key that is close to an unknown one."""
     text = of_parser(error)
-    named = ".".join(re.findall(r"(?:--|')([\w.]+)", text))
-    unknown = "unrecognized" in text or "not accept" in text
-    return text + (did_you_mean(named, parser.get_defaults().keys()) if unknown else "")
+    unknown = re.search(r"(?:unrecognized arguments: --|not accept option ')([\w.]+)", text)
+    return text + (did_you_mean(unknown[1], parser.get_defaults().keys()) if unknown else "")
 
 
 _TASK_OF_EMBEDDED = {COUNTDOWN_TINY: "countdown", ARITHMETIC_TINY: "gsm8k"}
@@ -155,6 +154,8 @@ class SVRCommandLine(LightningCLI):
         except ArgumentError as error:
             found = explain(error) or _refusal(error, self._parser(self._command))
             raise ConfigError(found) from error
+        seed = self.config[self._command].seed_everything
+        require(0 <= seed < 2**32, f"seed_everything={seed} must lie between 0 and {2**32 - 1}")
 
     def before_instantiate_classes(self) -> None:
         """Leave out what a command does not need.

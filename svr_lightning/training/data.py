@@ -153,7 +153,7 @@ class SVRDataModule(LightningDataModule):
             part, setting = _EVALUATED[stage]
             if getattr(self.trainer, f"limit_{part}_batches", None) == 0:
                 return
-            require(bool(self.problems(part)), f"nothing to {stage}: set {setting}")
+            require(bool(self.problems(part)), f"there are no problems: set {setting}")
 
     def problems(self, part: Split) -> list[list[Problem]]:
         """All problems of a part, one list for each of its sources, before any sharding."""

@@ -125,13 +125,14 @@ class RolloutFitLoop(_FitLoop):
         stock = self._data_fetcher
         if stock is before or stock is None:
             return
-        module, interval = self.trainer.lightning_module, self.trainer.val_check_interval
         fetcher = RolloutFetcher(self.trainer)
         fetcher.setup(stock.combined_loader)
         iter(fetcher)
         self._data_fetcher = fetcher
+        interval = getattr(self.trainer, "val_check_interval", None)  # none if it is a time
         if isinstance(interval, int):
-            self.trainer.val_check_batch = math.ceil(interval / module.updates_per_rollout)
+            updates = self.trainer.lightning_module.updates_per_rollout
+            self.trainer.val_check_batch = math.ceil(interval / updates)
 
     def on_save_checkpoint(self) -> dict[str, Any]:
         """Add the settings that a resumed run has to share."""

@@ -145,6 +145,8 @@ def test_no_command_takes_an_abbreviated_flag(capsys: pytest.CaptureFixture[str]
     assert "unrecognized arguments: --ou y; did you mean '--out'?" in error
     error = refused(capsys, "fit", "--config", "countdown_tiny", "--trainer.max_step", "1")
     assert error.endswith("--trainer.max_step 1; did you mean 'trainer.max_steps'?")
+    error = refused(capsys, "fit", "--config", "{trainer: {max_stepz: 1}}")
+    assert error.endswith("option 'trainer.max_stepz'; did you mean 'trainer.max_steps'?")
 
 
 def test_faults_of_the_system_are_one_line_and_those_of_the_program_are_not_hidden() -> None:

@@ -136,13 +136,12 @@ def test_limits_and_fast_dev_run_count_problem_batches(tmp_path: Path) -> None:
     assert quick.global_step == 1
 
 
-def test_validation_comes_every_so_many_optimizer_steps(tmp_path: Path) -> None:
-    run = trainer(
-        tmp_path,
-        limit_val_batches=1.0,
-        val_check_interval=2,
-        check_val_every_n_epoch=None,
-    )
+@pytest.mark.parametrize("interval", [2, "00:00:00:00"])
+def test_validation_comes_every_so_many_optimizer_steps_or_by_the_clock(
+    tmp_path: Path, interval: Any
+) -> None:
+    often: Any = {"val_check_interval": interval, "check_val_every_n_epoch": None}
+    run = trainer(tmp_path, limit_val_batches=1.0, **often)
     run.fit(module(micro_batch_size=4, updates_per_rollout=2), data())
     assert sorted(p.name for p in tmp_path.glob("eval/*")) == [
         "step-000002",
