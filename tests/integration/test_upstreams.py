@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import httpx
@@ -134,15 +135,38 @@ def test_a_controller_says_what_its_client_returned_and_what_it_takes(
 # --- clients -------------------------------------------------------------------------------------
 
 
+def by_litellm(url: str) -> str:
+    import litellm
+
+    said = litellm.completion(
+        model="openai/svr", api_base=url, api_key="none", messages=ASKED, max_tokens=60
+    )
+    return str(said.choices[0].message.content)
+
+
+def by_langchain(url: str) -> str:
+    from langchain_openai import ChatOpenAI
+
+    return str(ChatOpenAI(model="svr", base_url=url, api_key="none").invoke(QUESTION).content)
+
+
 def by_openai_stream(url: str) -> str:
     with openai.OpenAI(base_url=url, api_key="none") as client:
         chunks = client.chat.completions.create(model="svr", messages=ASKED, stream=True)
         return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
 
 
-def test_an_unmodified_client_reads_what_another_server_said() -> None:
+@pytest.mark.parametrize(
+    ("library", "client"),
+    [("openai", by_openai_stream), ("litellm", by_litellm), ("langchain_openai", by_langchain)],
+)
+def test_unmodified_clients_read_what_another_server_said(
+    library: str, client: Callable[[str], str]
+) -> None:
+    if find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
     with ChatServer(lambda *_: CLAUDES) as upstream, serving(in_front_of(upstream.url)) as url:
-        assert "<answer>(10/5)*4</answer>" in by_openai_stream(url)
+        assert "<answer>(10/5)*4</answer>" in client(url)
         said = chat(url).json()
     assert (said["svr"]["accepted"], len(said["svr"]["turns"])) == (True, 1)
     assert said["usage"] == {"prompt_tokens": 40, "completion_tokens": 20, "total_tokens": 60}
