@@ -271,15 +271,13 @@ def events(answer: dict[str, Any], *, include_usage: bool) -> str:
     turns = [{n: v for n, v in turn.items() if n != "text"} for turn in answer["svr"]["turns"]]
     head = {name: answer[name] for name in ("id", "created", "model")}
     head["object"] = "chat.completion.chunk"
-    (_, role), *parts = ((n, v) for n, v in choice["message"].items() if v is not None)
-    texts = [
-        {name: text[start : start + _PIECE]}
-        for name, text in parts
-        for start in range(0, len(text), _PIECE)
-    ]
+    message = choice["message"]
+    kind = "refusal" if message["content"] is None else "content"
+    starts = range(0, len(message[kind]), _PIECE)
+    texts = [{kind: message[kind][start : start + _PIECE]} for start in starts]
     chunks: list[dict[str, Any]] = [
         head | {"choices": [{"index": 0, "delta": delta, "finish_reason": None, "logprobs": None}]}
-        for delta in [{"role": role}, *texts, {}]
+        for delta in [{"role": message["role"]}, *texts, {}]
     ]
     chunks[-1]["choices"][0]["finish_reason"] = choice["finish_reason"]
     chunks[-1]["svr"] = answer["svr"] | {"turns": turns}

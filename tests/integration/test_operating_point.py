@@ -47,8 +47,8 @@ def test_a_threshold_that_is_none_is_not_written(tmp_path: Path, wrong: float) -
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[0.9]", '{"threshold": true}', '{"threshold": NaN}', '{"certified": {"\\ud800": 1}}'],
-    ids=str,
+    ["[" * 10**5, "[0.9]", '{"threshold": NaN}', '{"certified": {"\\ud800": 1}}'],
+    ids=lambda text: text[:20],
 )
 def test_a_file_that_holds_no_threshold_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "operating_point.json").write_text(text)
