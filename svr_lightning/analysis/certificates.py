@@ -15,13 +15,13 @@ Shapes: C clusters, G thresholds.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from svr_lightning.analysis.intervals import cluster_sums
-from svr_lightning.analysis.operating_point import Limit, Name
+from svr_lightning.analysis.operating_point import Limit
 from svr_lightning.analysis.replay import replay
 from svr_lightning.analysis.table import Bools, Floats, TurnTable, pool, problem_table
 from svr_lightning.core.stopping import Confident
@@ -32,26 +32,8 @@ STARTS = 4
 _BETS = np.arange(1, 21) / 20
 
 
-class Kind(NamedTuple):
-    """What a promise is about."""
-
-    option: str
-    """Of the command."""
-    about: str
-    """What the option limits."""
-    worst: str | None = None
-    """The rate of answers that would count if all were wrong; None where all do."""
-
-
-KINDS: dict[Name, Kind] = {
-    "pse": Kind("--max-pse", "share of problems that stop early with a wrong answer", "early"),
-    "wrong_accepted": Kind(
-        "--max-wrong-accepted", "share of wrong answers among accepted ones", "accepted"
-    ),
-    "wrong": Kind("--min-accuracy", "share of correct answers"),
-    "tokens": Kind("--max-tokens", "mean tokens per problem"),
-}
-"""By the name of a promise."""
+_WORST = {"pse": "early", "wrong_accepted": "accepted"}
+"""By promise, the rate of answers that would count if all were wrong: of the others, all do."""
 
 
 # --- what rules do ------------------------------------------------------------------------------
@@ -136,8 +118,8 @@ class Promise(Limit, frozen=True, kw_only=True):
         """
         if self.name == "tokens":
             return self.limit < self.bound
-        worst, least = KINDS[self.name].worst, self.limit if self.name == "pse" else 0.0
-        return worst is None or rates[worst] > least
+        least = self.limit if self.name == "pse" else 0.0
+        return self.name not in _WORST or rates[_WORST[self.name]] > least
 
     def p_value(self, point: Replayed) -> float:
         """P-value of "the promise is violated": exact for problems, a betting test for clusters."""

@@ -31,7 +31,8 @@ class Limit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a promise says: the mean loss of new problems is at most ``limit``."""
 
     name: Name
-    """See :data:`~svr_lightning.analysis.certificates.KINDS`; ``wrong`` is 1 minus the accuracy."""
+    """Of the rate, see :class:`~svr_lightning.analysis.certificates.Replayed`; ``wrong`` is 1 minus
+    the accuracy."""
     limit: float
     bound: float = 1.0
     """Upper bound of a problem's loss, known in advance: for tokens, T_max x model length."""

@@ -24,7 +24,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from msgspec.structs import asdict as struct_asdict
 from rich.console import Console
@@ -32,7 +32,6 @@ from rich.text import Text
 
 import svr_lightning
 from svr_lightning.analysis.certificates import (
-    KINDS,
     Candidate,
     Promise,
     Replayed,
@@ -47,6 +46,7 @@ from svr_lightning.analysis.logs import read_recording
 from svr_lightning.analysis.operating_point import (
     SCHEMA_VERSION,
     Certificate,
+    Name,
     weights_digest,
     write_operating_point,
 )
@@ -77,10 +77,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("recording", type=Path, nargs="?", metavar="FOLDER", help="an evaluation, or a log")
     add("--columns", nargs="+", metavar="NAME=COLUMN", help="read a log: its column names")
     add("--calibrate-on", type=part, default=0.5, help="share of the problems (0.5)")
-    for name, kind in KINDS.items():
-        most = "least" if name == "wrong" else "most"
-        limit = tokens if name == "tokens" else share
-        add(kind.option, type=limit, dest=name, help=f"{kind.about}, at {most}")
+    early = "share of problems that stop early with a wrong answer, at most"
+    add("--max-pse", type=share, dest="pse", help=early)
+    accepted = "share of wrong answers among accepted ones, at most"
+    add("--max-wrong-accepted", type=share, dest="wrong_accepted", help=accepted)
+    add("--min-accuracy", type=share, dest="wrong", help="share of correct answers, at least")
+    add("--max-tokens", type=tokens, dest="tokens", help="mean tokens per problem, at most")
     add("--token-bound", type=tokens, help="tokens that no problem can exceed")
     add("--confidence", type=share, default=0.9, help="for all promises together (default 0.9)")
     add("--max-turns", type=int, help="T_max (default: what was recorded)")
@@ -104,9 +106,13 @@ def _number(wanted: str, holds: Callable[[float], bool]) -> Callable[[str], floa
 
 
 def _promises(options: argparse.Namespace) -> list[Promise]:
-    given = {name: limit for name in KINDS if (limit := getattr(options, name)) is not None}
-    flags = ", ".join(kind.option for kind in KINDS.values())
-    require(bool(given), f"no promise was given; give one of {flags}")
+    names = get_args(Name)
+    given = {name: limit for name in names if (limit := getattr(options, name)) is not None}
+    require(
+        bool(given),
+        "no promise was given; give --max-pse, --max-wrong-accepted, --min-accuracy or "
+        "--max-tokens",
+    )
     bound = options.token_bound
     require(
         "tokens" not in given or bound is not None,

@@ -3,17 +3,17 @@
 import base64
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.resources import files
-from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from svr_lightning.analysis.records import SampleRecord, unique
 from svr_lightning.display import plain
 from svr_lightning.report.figures import Plot
 from svr_lightning.report.runs import Method, Run
 from svr_lightning.report.tables import Table, headlines
-from svr_lightning.report.trajectories import CLASSES, choose, malformed, trajectories
 
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
@@ -22,6 +22,16 @@ POLICY = (
 """The page's content security policy."""
 MOST = 25
 """Trajectories listed per method and class."""
+CLASSES = {
+    "premature": "premature stop",
+    "fixed": "fixed by refinement",
+    "broken": "broken by refinement",
+    "truncated": "truncated",
+}
+"""What can happen in a trajectory, by key."""
+OTHER = "none of these"
+Filed = tuple[SampleRecord, frozenset[str]]
+"""A trajectory, and the keys of :data:`CLASSES` that fit it; there may be several or none."""
 
 
 def page(
@@ -47,7 +57,6 @@ def page(
         css=_resource("page.css"),
         headlines=headlines(methods),
         listing=list(_listing(methods)),
-        malformed=malformed,
         notes=notes,
         policy=POLICY,
         methods=methods,
@@ -79,14 +88,66 @@ def _encoded(svg: str) -> str:
     return base64.b64encode(svg.encode("ascii")).decode("ascii")
 
 
-def _listing(methods: Sequence[Method]) -> Iterator[tuple[str, Run, list[Any]]]:
-    """Of each method's first seed and each class a heading, the run, and some trajectories."""
+def _listing(methods: Sequence[Method]) -> Iterator[tuple[str, list[Filed]]]:
+    """Of each method's first seed and each class a heading, and some trajectories."""
     for method in methods:
-        run = method.runs[0]
-        found = list(trajectories(run))
+        found = list(trajectories(method.runs[0]))
         count = Counter(kind for _, kinds in found for kind in kinds)
         name = f"{method.name}: " if len(methods) > 1 else ""
         for kind, chosen in choose(found, MOST).items():
             total = count[kind] if kind in CLASSES else sum(not kinds for _, kinds in found)
-            words = f"{name}{CLASSES.get(kind, kind)}, {total:,} of {len(found):,}"
-            yield words, run, chosen
+            yield f"{name}{CLASSES.get(kind, kind)}, {total:,} of {len(found):,}", chosen
+
+
+# --- trajectories ---------------------------------------------------------------------------
+
+
+def trajectories(run: Run) -> Iterator[Filed]:
+    """Each problem of a run once, data set by data set, ended as the run's stopping rule says."""
+    records = {one.key: one for one in unique([r for s in run.sources for r in s.records])}
+    for name, table in run.tables.items():
+        end = table.outcome
+        ends = zip(end.returned, end.observed, end.stopped_early, strict=True)
+        for key, (returned, observed, early) in zip(table.ids, ends, strict=True):
+            record = replace(
+                records[name, key],
+                returned_turn=int(returned),
+                observed_turns=int(observed),
+                stopped_early=bool(early),
+            )
+            yield record, classes(record)
+
+
+def classes(record: SampleRecord) -> frozenset[str]:
+    """The keys of :data:`CLASSES` that fit the observed turns of a trajectory.
+
+    Broken is a wrong answer that was correct at an earlier turn, fixed a correct one whose first
+    was wrong.
+    """
+    turns = record.turns[: record.observed]
+    right = [bool(turn.correct) for turn in turns]
+    found = {
+        "premature": record.stopped_early and not record.right,
+        "fixed": record.right and not right[0],
+        "broken": not record.right and any(right[: max(record.returned_turn - 1, 0)]),
+        "truncated": any(turn.truncated for turn in turns),
+    }
+    return frozenset(key for key, holds in found.items() if holds)
+
+
+def choose(found: Sequence[Filed], most: int) -> dict[str, list[Filed]]:
+    """Up to ``most`` of each class and of :data:`OTHER`, taken from the data sets in turn.
+
+    A trajectory of several classes is listed under the first that has room for it.
+    """
+    left, chosen = dict(enumerate(found)), {}
+    for key in (*CLASSES, OTHER):
+        seen: Counter[str] = Counter()
+        ranked = []
+        for index, (record, kinds) in left.items():
+            if key in kinds or (key == OTHER and not kinds):
+                ranked.append((seen[record.dataset], index))
+                seen[record.dataset] += 1
+        if ranked and most:
+            chosen[key] = [left.pop(index) for _, index in sorted(ranked)[:most]]
+    return chosen

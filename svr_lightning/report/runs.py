@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from svr_lightning.analysis.metrics import Datasets, averages, groups, measure, ordered
 from svr_lightning.analysis.replay import measured_under, replayed, threshold_rules
@@ -17,7 +17,6 @@ from svr_lightning.analysis.results import (
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.analysis.voting import VOTES, vote
 from svr_lightning.core.metrics import NO_VERDICT
-from svr_lightning.core.parsing import SelfCheckFields
 from svr_lightning.core.stopping import StopRule, is_own
 from svr_lightning.errors import ConfigError
 
@@ -86,15 +85,6 @@ class Run:
     def self_checks(self) -> bool:
         """Whether any turn has a self-check."""
         return any(bool((t.verdict != NO_VERDICT).any()) for t in self.tables.values())
-
-    @property
-    def interface(self) -> SelfCheckFields | None:
-        """The fields of a self-check, both by default; None without self-checks."""
-        if not self.self_checks:
-            return None
-        stated = setting(self.sources[0].config, "model", "recipe", "init_args", "interface")
-        known: dict[Any, SelfCheckFields] = {name: name for name in get_args(SelfCheckFields)}
-        return known.get(stated if isinstance(stated, str) else None, "joint")
 
     @cached_property
     def stops(self) -> bool:

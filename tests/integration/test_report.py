@@ -15,10 +15,9 @@ from svr_lightning.analysis.metrics import measure, text_of
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import all_figures
-from svr_lightning.report.page import POLICY, page
+from svr_lightning.report.page import OTHER, POLICY, choose, classes, page, trajectories
 from svr_lightning.report.runs import read_methods
 from svr_lightning.report.tables import all_tables, headlines, tables_tex
-from svr_lightning.report.trajectories import OTHER, choose, classes, trajectories
 from tests.commands import refused
 from tests.trajectories import pool, record, records_of, save, turn, turn_tables, uncensored
 
@@ -224,12 +223,7 @@ def test_a_trajectory_is_filed_under_what_happened_in_it(
     turns: list[Any], early: bool, expected: set[str]
 ) -> None:
     given = [turn(index, *values) for index, values in enumerate(turns, start=1)]
-    check = "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>"
-    checked = record_of([{**row, "text": f"#### 42 {check}"} for row in given], early)
-    quoted = record_of([{**row, "text": f"<think>{check}</think>#### 42"} for row in given], early)
-    assert classes(checked, "joint") == expected
-    assert classes(quoted, "joint") == expected | {"malformed"}  # reasoning does not count
-    assert classes(quoted, None) == expected
+    assert classes(record_of(given, early)) == expected
 
 
 def test_a_trajectory_is_listed_once_and_data_sets_take_turns() -> None:
@@ -242,19 +236,6 @@ def test_a_trajectory_is_listed_once_and_data_sets_take_turns() -> None:
     assert listed["truncated"] == [("b", "0")]
     assert listed[OTHER] == [("a", "1")]
     assert [one.key for one, _ in choose(filed, 2)[OTHER]] == [("a", "1"), ("b", "1")]
-
-
-def test_a_self_check_is_malformed_if_it_lacks_what_the_interface_asks_for(tmp_path: Path) -> None:
-    text = "<self_check>VERDICT: INCORRECT</self_check>"
-    told = record_of([{**turn(1, False, "I", 0.2, 1), "text": text}])
-    assert classes(told, "verdict") == set()
-    assert classes(told, "confidence") == {"malformed"}
-    recipe = {"model": {"recipe": {"init_args": {"interface": "verdict"}}}}
-    odd: dict[str, Any] = {"model": {"recipe": {"init_args": 3}}}
-    found: dict[str, Any] = {"said": recipe, "unsaid": {}, "odd": odd}
-    paths = [str(save(tmp_path / name, uncensored(), config)) for name, config in found.items()]
-    interfaces = [method.runs[0].interface for method in read_methods(paths)]
-    assert interfaces == ["verdict", "joint", "joint"]
 
 
 _IMAGE = "data:image/svg+xml;base64,"
