@@ -47,6 +47,7 @@ def turn(
         "turn": index,
         "text": f"text {index}",
         "answer": "42",
+        "answer_group": 1,
         "correct": correct,
         "verdict": verdict and WORDS[verdict],
         "confidence": confidence,
@@ -204,6 +205,7 @@ def pool(name: str, answers: str, right: str = "a", dataset: str = "toy") -> dic
         {
             **turn(place, letter == right, None, None, 10 * place),
             **{"answer": None if letter == "." else letter, "prompt_tokens": 100},
+            "answer_group": ".abc".index(letter),
         }
         for place, letter in enumerate(answers, start=1)
     ]

@@ -33,22 +33,20 @@ LOG_COLUMNS = _Row.__struct_fields__
 
 
 def read_recording(path: Path, columns: Sequence[str] | None = None) -> Evaluation:
-    """Read an evaluation's folder or a log: csv, parquet, and other files with ``columns``.
+    """Read the folder of an evaluation, or the file of a log; see :func:`load_log`.
 
     A log has no verdicts, so that its rule reads the confidence alone.
 
     Raises:
         ConfigError: naming the file, and the line or the record, that cannot be used.
     """
-    if columns is not None or path.suffix in (".csv", ".parquet"):
-        tables = {path.stem: load_log(path, columns or ())}
-        stop = rule_as_config(Confident(needs_correct=False))
-        config = {"model": {"evaluation": {"stop": stop}}}
-        return Evaluation(samples=path, records=[], tables=tables, config=config)
-    try:
+    if not path.is_file():
+        require(columns is None, f"{path}: no file; --columns names the columns of a log")
         return read_evaluation(path)
-    except ConfigError as error:
-        raise ConfigError(f"{error}; another program's log needs --columns") from error
+    stop = rule_as_config(Confident(needs_correct=False))
+    config = {"model": {"evaluation": {"stop": stop}}}
+    tables = {path.stem: load_log(path, columns or ())}
+    return Evaluation(samples=path, records=[], tables=tables, config=config)
 
 
 def load_log(path: Path, columns: Sequence[str] = ()) -> TurnTable:
@@ -156,6 +154,7 @@ def _add_turn(
             turn=1 if row.turn is None else row.turn,
             text="",
             answer=None,
+            answer_group=0,
             correct=row.correct,
             truncated=False,
             finish_reason="stop",

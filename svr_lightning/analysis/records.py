@@ -45,9 +45,8 @@ class TurnRecord:
     """None for a method without a self-check, like ``confidence``."""
     confidence: Probability | None
     """The verdict's prior if the text gave none."""
-    answer_group: Count | None = None
-    """Equal numbers for equal answers of the trajectory, from 1; 0 if none can be read. None:
-    written before there were such numbers."""
+    answer_group: Count
+    """Equal numbers for equal answers of the trajectory, from 1; 0 if none can be read."""
     verdict_probability: Probability | None = None
     """What follows is :class:`~svr_lightning.core.types.TokenScores`; None if not known."""
     answer_logprob: Nats | None = None
@@ -124,24 +123,13 @@ class SampleRecord:
 
     @property
     def signals(self) -> tuple[StopSignals, ...]:
-        """[T] what stopping rules may read of the turns.
-
-        Without recorded groups, answers are equal if they are the same text without white space.
-        """
-        texts = ["".join((turn.answer or "").split()) for turn in self.turns]
+        """[T] what stopping rules may read of the turns."""
         return tuple(
             StopSignals(
-                turn.verdict,
-                turn.confidence,
-                turn.truncated,
-                texts.index(text) + 1
-                if turn.answer_group is None and text
-                else turn.answer_group or 0,
-                turn.verdict_probability,
-                turn.answer_logprob,
-                turn.completion_logprob,
+                *(turn.verdict, turn.confidence, turn.truncated, turn.answer_group),
+                *(turn.verdict_probability, turn.answer_logprob, turn.completion_logprob),
             )
-            for turn, text in zip(self.turns, texts, strict=True)
+            for turn in self.turns
         )
 
     @property

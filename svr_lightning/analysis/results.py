@@ -31,19 +31,16 @@ _DEPENDENCIES = ("torch", "lightning", "transformers", "torchmetrics", "sympy")
 # --- reading: every line is checked, and a wrong one is named ------------------------------------
 
 
-def samples_file(path: Path) -> Path:
-    """The samples of an evaluation's folder, or the file itself.
+def samples_file(folder: Path) -> Path:
+    """The samples of an evaluation's folder.
 
     Raises:
         ConfigError: naming a folder that is no evaluation, and those inside of it that are.
     """
-    if not path.is_dir():
-        return path
-    if not (path / SAMPLES).is_file():
-        inside = sorted(str(file.parent) for file in path.glob(f"eval/*/{SAMPLES}"))
-        hint = f"give one of {', '.join(inside[:6])}" if inside else f"it needs a {SAMPLES}"
-        raise ConfigError(f"{path}: no evaluation; {hint}")
-    return path / SAMPLES
+    inside = sorted(str(file.parent) for file in folder.glob(f"eval/*/{SAMPLES}"))
+    hint = f"give one of {', '.join(inside[:6])}" if inside else f"give a folder with a {SAMPLES}"
+    require((folder / SAMPLES).is_file(), f"{folder}: no evaluation; {hint}")
+    return folder / SAMPLES
 
 
 def read_samples(path: str | os.PathLike[str]) -> list[SampleRecord]:
@@ -52,15 +49,9 @@ def read_samples(path: str | os.PathLike[str]) -> list[SampleRecord]:
     Raises:
         ConfigError: naming the file and the line that is no sample record or repeats one.
     """
-    path = Path(path)
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        reason = f"cannot be read ({error.strerror}); give a {SAMPLES}"
-        raise ConfigError(f"{path}: {reason}") from error
     records = []
     first_line: dict[tuple[str, str], int] = {}
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(Path(path).read_bytes().split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -105,43 +96,27 @@ class Evaluation:
         longest = max(table.correct.shape[1] for table in self.tables.values())
         return stated if isinstance(stated, int) else longest
 
-    def settings(self) -> dict[str, Any]:
-        """The settings that a certificate holds for.
-
-        Raises:
-            ConfigError: if the configuration cannot be read.
-        """
-        try:
-            return certified_settings(self.config, self.tables)
-        except (AttributeError, KeyError, TypeError) as error:
-            raise ConfigError(f"{RESULTS}: its configuration cannot be read ({error!r})") from error
-
     @property
     def independent(self) -> bool:
         """Whether turns are fresh, so that a majority of them can be formed."""
         return setting(self.config, "model", "evaluation", "fresh_turns") is True
 
 
-def read_evaluation(path: Path) -> Evaluation:
-    """The evaluation of a folder, or of a samples file.
+def read_evaluation(folder: Path) -> Evaluation:
+    """The evaluation of a folder.
 
     Raises:
         ConfigError: naming the file, and the line or the record, that cannot be used.
     """
-    samples = samples_file(path)
+    samples = samples_file(folder)
     records = read_samples(samples)
     try:
         tables = turn_tables(records)
     except ValueError as error:
         raise ConfigError(f"{samples}: {error}") from error
     require(bool(tables), f"{samples}: there are no samples in it; evaluate something first")
-    results = read_results(samples.parent / RESULTS)
-    return Evaluation(
-        samples=samples,
-        records=records,
-        tables=tables,
-        config=section(results, "config"),
-    )
+    config = section(read_results(folder / RESULTS), "config")
+    return Evaluation(samples=samples, records=records, tables=tables, config=config)
 
 
 def _parse_line(line: bytes) -> Any:
@@ -249,23 +224,28 @@ def certified_settings(
     Returns:
         :data:`DECODING` and ``chat_template_kwargs``; of data sets of this package's tasks ``task``
         and ``max_completion_tokens``, each a list if they differ.
+
+    Raises:
+        ConfigError: if the configuration cannot be read.
     """
     evaluation = section(config, "model", "evaluation")
     found = {name: evaluation[name] for name in DECODING if name in evaluation}
     template = setting(config, "model", "policy", "chat_template_kwargs")
     found |= {} if template is None else {"chat_template_kwargs": template}
     tasks, limits = set(), set()
-    for split in ("val", "test"):
-        for source in setting(config, "data", split) or []:
+    try:
+        data = section(config, "data")
+        for source in (*(data.get("val") or ()), *(data.get("test") or ())):
             task, limit = source["task"], source.get("max_completion_tokens")
             chosen = datasets is None or source["name"] in datasets
             if chosen and isinstance(task, str) and task in TASKS:  # others would be imported
                 tasks.add(task)
                 limits.add(applied_limit(task, limit, evaluation.get("max_completion_tokens")))
-    for name, values in (("task", tasks), ("max_completion_tokens", limits)):
-        if values:
-            found[name] = values.pop() if len(values) == 1 else sorted(values)
-    return found
+        several: dict[str, list[Any]] = {"task": sorted(tasks)}
+        several["max_completion_tokens"] = sorted(limits)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ConfigError(f"{RESULTS}: its configuration cannot be read ({error!r})") from error
+    return found | {k: v[0] if len(v) == 1 else v for k, v in several.items() if v}
 
 
 def applied_limit(task: str, own: int | None, most: int | None) -> int:

@@ -8,9 +8,9 @@ is chosen:
 
 A promise is a guaranteed limit. Of the thresholds that keep all promises and accept any answer, the
 one with the fewest tokens is chosen. It is measured on the problems that are not used for
-calibration (--calibrate-on), and by --check on those of any other recording. --columns reads the
-log of another program in place of a recording: JSON lines, csv or parquet with a row per turn. See
-docs/certificates.md.
+calibration (--calibrate-on), and by --check on those of any other recording. The log of another
+program may stand in place of the folder: JSON lines, csv or parquet with a row per turn, whose
+columns --columns names. See docs/certificates.md.
 
 Exit code 0: certified, or no drift was found; 1: nothing can be certified, or a promise no longer
 holds; 2: an error of the user.
@@ -51,7 +51,7 @@ from svr_lightning.analysis.operating_point import (
     write_operating_point,
 )
 from svr_lightning.analysis.replay import THRESHOLDS, Tables
-from svr_lightning.analysis.results import RESULTS, Evaluation, setting
+from svr_lightning.analysis.results import RESULTS, Evaluation, certified_settings, setting
 from svr_lightning.analysis.table import TurnTable, pool
 from svr_lightning.core.stopping import Confident
 from svr_lightning.display import number, text_table
@@ -248,7 +248,7 @@ def _certificate(
         "method": METHOD,
         "promises": [struct_asdict(promise) for promise in promises],
         "confidence": options.confidence,
-        "decoding": recorded.settings(),
+        "decoding": certified_settings(recorded.config, recorded.tables),
         "policy": setting(recorded.config, "model", "policy", "path"),
         "weights": None if options.write is None else weights_digest(options.write),
         "data": {
@@ -286,7 +286,8 @@ def _check(options: argparse.Namespace) -> int:
     recorded, gate = _recording(options)
     # The recording's own threshold is not applied.
     rule = replace(gate, threshold=known.rule.threshold)
-    if other := known.departures(rule, known.max_turns, recorded.settings()):
+    decoding = certified_settings(recorded.config, recorded.tables)
+    if other := known.departures(rule, known.max_turns, decoding):
         raise ConfigError(f"recorded with {', '.join(other)}; record with the certified settings")
     promises = [Promise(**struct_asdict(one)) for one in known.promised]
     found = _measure(recorded.tables, rule, promises, known.max_turns, str(options.check))

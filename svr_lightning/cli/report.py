@@ -28,7 +28,7 @@ from svr_lightning.report.tables import all_tables, headlines, tables_tex
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     add = parser.add_argument
-    about = "folder with a samples.jsonl, or that file; the name defaults to the folder's"
+    about = "an evaluation, such as RUN/eval/test; the name defaults to the folder's"
     add("runs", nargs="+", metavar="NAME=FOLDER", help=about)
     add("--out", type=Path, default=Path("report"), help="folder (report)")
 

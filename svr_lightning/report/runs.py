@@ -130,7 +130,7 @@ def data_sets(methods: Sequence[Method]) -> list[str]:
 
 
 def read_methods(arguments: Sequence[str]) -> list[Method]:
-    """The methods that ``NAME=FOLDER``, ``NAME=SAMPLES`` or a path alone name.
+    """The methods that ``NAME=FOLDER`` or a folder alone name.
 
     A name that comes again adds data sets that the method lacks, or else begins its next seed.
 
@@ -157,9 +157,7 @@ def read_methods(arguments: Sequence[str]) -> list[Method]:
 def _split(argument: str) -> tuple[str, Path]:
     name, equals, path = argument.partition("=")
     if not equals or Path(argument).exists():
-        path = argument
-        folder = Path(path) if Path(path).is_dir() else Path(path).parent
-        name = folder.resolve().name
+        name, path = Path(argument).resolve().name, argument
     if not name or not path:
         raise ConfigError(f"{argument!r} is no run; write NAME=FOLDER or a folder alone")
     return name, Path(path)

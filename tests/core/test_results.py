@@ -204,8 +204,6 @@ def test_a_samples_file_from_elsewhere_is_read_or_named(tmp_path: Path) -> None:
     path.write_bytes(b'{"id": "\xff"}')
     with pytest.raises(ConfigError, match=r"line 1: .*utf-8"):
         read_samples(path)
-    with pytest.raises(ConfigError, match=r"absent\.jsonl: cannot be read \(No such file"):
-        read_samples(tmp_path / "absent.jsonl")
 
 
 @pytest.mark.parametrize("version", [None, 1, 3, "2"])
@@ -298,12 +296,12 @@ def test_turns_behind_the_returned_one_count_where_they_were_observed(tmp_path: 
     assert _recompute(tmp_path).returncode == 0
 
 
-def test_an_evaluation_is_its_folder_or_its_samples_file(tmp_path: Path) -> None:
+def test_an_evaluation_is_its_folder(tmp_path: Path) -> None:
     file = tmp_path / "eval" / "test" / "samples.jsonl"
-    with pytest.raises(ConfigError, match=r"no evaluation; it needs a samples\.jsonl"):
+    with pytest.raises(ConfigError, match=r"no evaluation; give a folder with a samples\.jsonl"):
         samples_file(tmp_path)
     file.parent.mkdir(parents=True)
     file.touch()
     with pytest.raises(ConfigError, match=r"no evaluation; give one of .*eval/test"):
         samples_file(tmp_path)
-    assert samples_file(file.parent) == samples_file(file) == file
+    assert samples_file(file.parent) == file

@@ -202,8 +202,7 @@ def test_a_certificate_is_checked_on_new_problems(
 
     def check(rows: list[dict[str, Any]]) -> int:
         write_samples(tmp_path / "new", rows)
-        new = str(tmp_path / "new" / "samples.jsonl")
-        return main(["certify", "--check", certificate, new])
+        return main(["certify", "--check", certificate, str(tmp_path / "new")])
 
     assert check(problems(size=100)) == 0
     assert "no promise is shown to be broken" in capsys.readouterr().out
@@ -223,7 +222,7 @@ def test_a_recording_of_other_settings_is_not_compared(
     assert certify(samples) == 0
     config = {"model": {"evaluation": {"temperature": 0.6}}}
     write_results(tmp_path / "hot", problems("other"), config, {})
-    hot = str(tmp_path / "hot" / "samples.jsonl")
+    hot = str(tmp_path / "hot")
     certificate = samples.parent / "certify" / "certificate.json"
     content = json.loads(certificate.read_text())
     certificate.write_text(json.dumps(content | {"decoding": {"temperature": 0.0}}))

@@ -93,9 +93,8 @@ def test_labels_by_the_paper_are_given_back_by_the_papers_grader() -> None:
 def test_what_cannot_be_graded_is_one_line(
     changes: Any, out: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    samples = tmp_path / SAMPLES
-    samples.write_text(json.dumps({**RECORDS[0], **changes}) + "\n")
-    assert message in refused(capsys, "regrade", samples, "--out", tmp_path / out)
+    (tmp_path / SAMPLES).write_text(json.dumps({**RECORDS[0], **changes}) + "\n")
+    assert message in refused(capsys, "regrade", tmp_path, "--out", tmp_path / out)
 
 
 EVIL = """
@@ -111,7 +110,7 @@ def test_a_task_that_only_the_file_names_is_not_imported(
     (tmp_path / "evil_task.py").write_text(EVIL.format(mark=str(mark)), encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     path.write_text(json.dumps(record("mine", "a", "1", False, task="evil_task.Task")) + "\n")
-    arguments = [str(path), "--out", str(tmp_path / "out")]
+    arguments = [str(tmp_path), "--out", str(tmp_path / "out")]
     assert main(["regrade", *arguments]) == 2
     assert "allow it with --task evil_task.Task" in capsys.readouterr().err
     assert not mark.exists()

@@ -70,10 +70,10 @@ def test_recordings_that_cannot_be_used_are_named(
 ) -> None:
     old = save(tmp_path / "old", uncensored(), {"model": {"evaluation": {"gate": "verdict"}}})
     cut = save(tmp_path / "cut", adaptive())
-    (tmp_path / "none.jsonl").write_text("")
+    none = save(tmp_path / "none", [])
     for file, message in (
-        (tmp_path / "absent", "cannot be read"),
-        (tmp_path / "none.jsonl", "no samples"),
+        (tmp_path / "absent", "no evaluation; give a folder with a samples.jsonl"),
+        (none, "no samples"),
         (old, "results.json: model.evaluation.gate: settings of version 0.1; evaluate again"),
         (cut, "record every turn with --record"),
     ):
