@@ -51,7 +51,7 @@ def opinion(body: dict[str, Any], _: int) -> Reply:
 
 def records_of(server: ChatServer, root: Path) -> list[SampleRecord]:
     """The records of this package's evaluation of the same server."""
-    engine = OpenAIEngine(server.url, "policy", first_delay=0.001)
+    engine = OpenAIEngine(server.url, "policy")
     settings = {"rule": Confident(), "max_turns": TURNS, "temperature": 0.0}
     run = evaluator(engine, renderer=None, root=root, **settings)
     run.begin("test")

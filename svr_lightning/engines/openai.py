@@ -76,7 +76,6 @@ class OpenAIEngine(RemoteEngine):
         concurrency: maximum number of requests in flight.
         timeout: seconds that one try may take, waiting in the server's queue included.
         tries: how often one request is sent before the run stops.
-        first_delay: seconds before the second try; each further wait is twice as long.
         logprobs: ask for the log-probabilities of sampled tokens, which some stopping rules read.
         fields: renames fields of a request, or leaves them out:
             ``{max_tokens: max_completion_tokens, temperature: null}``.
@@ -97,7 +96,6 @@ class OpenAIEngine(RemoteEngine):
         concurrency: int = 64,
         timeout: float = 600.0,
         tries: int = 6,
-        first_delay: float = 1.0,
         logprobs: bool = False,
         fields: dict[str, str | None] | None = None,
     ) -> None:
@@ -113,7 +111,7 @@ class OpenAIEngine(RemoteEngine):
         )
         self.model_name, self.api_key_env = model_name, api_key_env
         self.max_batch = concurrency
-        self.retries = Retries(tries=tries, first_delay=first_delay, timeout=timeout)
+        self.retries = Retries(tries=tries, timeout=timeout)
         self.logprobs = logprobs
         self.fields: Fields = check_fields(fields or {}, "model.engine.fields")
         self.chat_template_kwargs: Mapping[str, Any] = {}

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,12 @@ def remote(
     **settings: Any,
 ) -> Evaluator:
     """An evaluator on a server, begun, with its journal under ``root``."""
-    options = {"first_delay": 0.001, "timeout": 20.0, **settings}
     url = server if isinstance(server, str) else server.url
+    engine = OpenAIEngine(url, "tiny", **{"timeout": 20.0, **settings})
+    engine.retries = replace(engine.retries, first_delay=0.001)
     config = {"temperature": 0.0, "max_completion_tokens": 30, **(evaluation or {})}
     found = evaluator(
-        OpenAIEngine(url, "tiny", **options),
+        engine,
         renderer=None,
         rule=rule,
         max_turns=max_turns,
