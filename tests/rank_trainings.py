@@ -9,7 +9,6 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -304,17 +303,10 @@ def infinite(folder: Path) -> Seen:
     return {"infinite": {"before": strike.before, "after": strike.after, "cause": cause}}
 
 
-TRAININGS: tuple[Callable[[Path], Seen], ...] = (
-    ddp_and_zero2,
-    resumed,
-    bf16,
-    infinite,
-)
-
-
 if __name__ == "__main__":
     root = Path(sys.argv[1])
     together: Seen = {}
-    for training in (*TRAININGS, *([adapters] if find_spec("peft") else [])):
+    trainings = [ddp_and_zero2, resumed, bf16, infinite]
+    for training in (*trainings, *([adapters] if find_spec("peft") else [])):
         together |= training(root)
     torch.save(together, root / f"{os.environ['LOCAL_RANK']}.pt")

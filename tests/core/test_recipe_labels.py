@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from svr_lightning import recipes
-from svr_lightning.core.prompts import neutral as neutral_prompt
+from svr_lightning.core.prompts import neutral
 from svr_lightning.core.types import Decoding, DraftState, Message, Problem
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.dialogues import chain
@@ -62,18 +62,14 @@ def test_where_answers_are_alike_no_choice_by_label_shows(name: str, answer: str
     assert len(seen) == 1
 
 
-def neutral(problem: Problem, draft: str, turn: int) -> list[Message]:
-    style = get_task(problem.task).style
-    state = DraftState(draft=draft, truncated=False)
-    return neutral_prompt(style, problem.question, state, turn)
-
-
 def neutral_prompts(group: Group) -> list[list[Message]]:
     """Neutral prompts that go on from any completion of a group."""
+    style, question = get_task(group.problem.task).style, group.problem.question
+    turns = [turn for trajectory in group.trajectories for turn in trajectory.turns]
+    drafts = [DraftState(draft=turn.completion.text, truncated=False) for turn in turns]
     return [
-        neutral(group.problem, turn.completion.text, turn.index + 1)
-        for trajectory in group.trajectories
-        for turn in trajectory.turns
+        neutral(style, question, draft, turn.index + 1)
+        for turn, draft in zip(turns, drafts, strict=True)
     ]
 
 

@@ -99,27 +99,6 @@ def test_a_seed_gives_the_same_numbers_whatever_else_is_in_the_file() -> None:
     assert once["toy"] != vote(records, [2], 100, seed=8)["toy"]
 
 
-def test_intervals_cover_the_accuracy_of_all_problems() -> None:
-    # Problems have a chance p of 0.2 or 0.8 per sample, half each; three samples of two answers.
-    # Maj@3 is right with p^3 + 3 p^2 (1 - p): 0.104 or 0.896, on average 0.5.
-    rng = np.random.default_rng(5)
-    covered, widths = [], []
-    for trial in range(120):
-        chance = rng.choice([0.2, 0.8], size=60)
-        labels = rng.random((60, 3)) < chance[:, None]
-        records = [
-            pool(str(row), "".join("a" if label else "b" for label in flags))
-            for row, flags in enumerate(labels)
-        ]
-        low, high = vote(records, [3], 200, seed=trial)["toy"]["ci95"]["maj@3"]
-        covered.append(low <= 0.5 <= high)
-        widths.append(high - low)
-    # 120 intervals of 95 %: a mean of 114 and a standard deviation of 2.4.
-    assert sum(covered) >= 105
-    # 4 standard deviations of a share of 60: 4 sqrt(0.25 / 60) = 0.258
-    assert np.mean(widths) == pytest.approx(0.25, abs=0.03)
-
-
 @pytest.mark.parametrize(
     ("task", "answers", "classes"),
     [

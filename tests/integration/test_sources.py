@@ -11,6 +11,8 @@ from typing import Any
 
 import datasets
 import pytest
+from pyarrow import Table
+from pyarrow.parquet import write_table
 
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.sources import (
@@ -44,9 +46,8 @@ def write_json(path: Path) -> Path:
     return path
 
 
-def write_parquet(path: Path, rows: list[dict[str, Any]] = ROWS) -> Path:
-    arrow = pytest.importorskip("pyarrow")
-    pytest.importorskip("pyarrow.parquet").write_table(arrow.Table.from_pylist(rows), path)
+def write_parquet(path: Path) -> Path:
+    write_table(Table.from_pylist(ROWS), path)
     return path
 
 
@@ -83,16 +84,12 @@ def test_every_file_format_gives_the_same_problems(tmp_path: Path, name: str, wr
     assert {problem.task for problem in problems} == {"gsm8k"}
 
 
-def write_csv(path: Path) -> Path:
+def test_csv_rows_are_under_a_header_and_faults_name_their_line(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
     with path.open("w", newline="", encoding="utf-8-sig") as stream:
         table = csv.DictWriter(stream, ["note", *ROWS[0]])
         table.writeheader()
         table.writerows({"note": "", **row} for row in ROWS)
-    return path
-
-
-def test_csv_rows_are_under_a_header_and_faults_name_their_line(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "rows.csv")
     expected = load_problems(gsm8k(write_lines(tmp_path / "rows.jsonl", ROWS)))
     assert load_problems(gsm8k(path)) == expected
     (tmp_path / "numbers.csv").write_text('nums,target\n"[3, 5, 8]",16\n"[1, 2]",3,4\n"[1]",\n')
@@ -119,10 +116,7 @@ def test_a_folder_gives_the_files_named_for_the_split_in_order_of_name(tmp_path:
     write_lines(tmp_path / ".cache" / "train.jsonl", ["not for us"])
     (tmp_path / "README.md").write_text("train")
     train = load_problems(gsm8k(tmp_path))
-    assert [(problem.id, problem.reference) for problem in train] == [
-        ("toy/0", "1,234"),
-        ("toy/1", "4"),
-    ]
+    assert [(p.id, p.reference) for p in train] == [("toy/0", "1,234"), ("toy/1", "4")]
     assert len(load_problems(gsm8k(tmp_path, split="test"))) == 3
     assert len(load_problems(gsm8k(tmp_path, subset="data", split="test"))) == 3
     assert 'Unknown split "dev". Should be one of ' in error_of(gsm8k(tmp_path, split="dev"))
@@ -130,9 +124,8 @@ def test_a_folder_gives_the_files_named_for_the_split_in_order_of_name(tmp_path:
 
 def test_the_embedded_problems_load_by_split() -> None:
     def source(split: str) -> DataSource:
-        return DataSource(
-            name="tiny", task="countdown", path="embedded:countdown-tiny", split=split
-        )
+        where = {"path": "embedded:countdown-tiny", "split": split}
+        return DataSource(name="tiny", task="countdown", **where)
 
     train, test = load_problems(source("train")), load_problems(source("test"))
     assert len(train) > len(test) > 100
@@ -150,39 +143,21 @@ def test_the_embedded_problems_load_by_split() -> None:
 # The hub
 
 
-class Hub:
-    """Stands in for the hub, which tests cannot reach: a real table, and what was asked for."""
-
-    def __init__(self, rows: list[dict[str, Any]]) -> None:
-        self.rows = rows
-        self.asked: dict[str, Any] = {}
-
-    def load_dataset(self, path: str, **asked: Any) -> Any:
-        self.asked = {"path": path, **asked}
-        return datasets.Dataset.from_list(self.rows)
-
-
 def test_a_hub_data_set_is_asked_for_by_name_split_and_revision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hub = Hub([{key: row[key] for key in ("question", "answer")} for row in ROWS])
-    monkeypatch.setattr(datasets, "load_dataset", hub.load_dataset)
-    source = DataSource(
-        name="gsm8k",
-        task="gsm8k",
-        path="openai/gsm8k",
-        subset="main",
-        split="test",
-        revision="abc",
-        limit=2,
-    )
+    """Tests cannot reach the hub: a table stands in for it."""
+    asked: dict[str, Any] = {}
+
+    def load_dataset(path: str, **options: Any) -> Any:
+        asked.update(path=path, **options)
+        return datasets.Dataset.from_list([{**row, "id": None} for row in ROWS])
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    where = {"path": "openai/gsm8k", "split": "test", "revision": "abc"}
+    source = DataSource(name="gsm8k", task="gsm8k", subset="main", limit=2, **where)
     assert [problem.id for problem in load_problems(source)] == ["gsm8k/0", "gsm8k/1"]
-    assert hub.asked == {
-        "path": "openai/gsm8k",
-        "name": "main",
-        "split": "test",
-        "revision": "abc",
-    }, "and never trust_remote_code"
+    assert asked == {**where, "name": "main"}, "and never trust_remote_code"
 
 
 @pytest.mark.parametrize("path", ["./missing", "data/missing.jsonl", "/a/b/c", "a/b/c", "x\0y"])
