@@ -147,12 +147,7 @@ def play(
     actors = Actors(write, place)
     decoding = Decoding(max_completion_tokens=999, temperature=1.0)
     driver: Any = actors
-    groups = roll_out(
-        problems or [ten()],
-        recipe=recipe,
-        driver=driver,
-        decoding=decoding,
-    )
+    groups = roll_out(problems or [ten()], recipe=recipe, driver=driver, decoding=decoding)
     return groups, actors
 
 

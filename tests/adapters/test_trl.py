@@ -17,11 +17,7 @@ from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.tasks import get_task
-from svr_lightning.training.config import (
-    OptimizerConfig,
-    PolicyConfig,
-    ReferenceConfig,
-)
+from svr_lightning.training.config import OptimizerConfig, PolicyConfig, ReferenceConfig
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource

@@ -29,13 +29,7 @@ def test_ways_of_writing_one_derivation_are_spelt_alike(left: str, right: str) -
 
 @pytest.mark.parametrize(
     ("left", "right"),
-    [
-        ("2*(3+5)", "2*3+2*5"),
-        ("4+4", "8"),
-        ("8-3", "3-8"),
-        ("1*5", "5"),
-        ("2-3*4", "(2-3)*4"),
-    ],
+    [("2*(3+5)", "2*3+2*5"), ("4+4", "8"), ("8-3", "3-8"), ("1*5", "5"), ("2-3*4", "(2-3)*4")],
 )
 def test_different_derivations_are_spelt_differently(left: str, right: str) -> None:
     assert canonical(left) != canonical(right)

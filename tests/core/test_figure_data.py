@@ -37,9 +37,7 @@ def test_stop_times_split_early_and_late_right_and_wrong(six: TurnTable) -> None
     assert found["n"] == 6
 
 
-def test_transitions_count_every_boundary_and_what_answers_have_become(
-    six: TurnTable,
-) -> None:
+def test_transitions_count_every_boundary_and_what_answers_have_become(six: TurnTable) -> None:
     found = transition_numbers(six)
     # a and e break, b, c and f are mended, d stays wrong; then c and f break, d is mended.
     assert found["boundaries"] == [

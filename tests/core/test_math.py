@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.grading import check_reference
-from svr_lightning.tasks.latex import (
-    MAX_ANSWER,
-    equivalent,
-    last_boxed,
-    normalise,
-    read_number,
-)
+from svr_lightning.tasks.latex import MAX_ANSWER, equivalent, last_boxed, normalise, read_number
 from svr_lightning.tasks.math import Math
 from tests.commands import jsonl
 from tests.limits import bounded_processor_time

@@ -16,14 +16,7 @@ from svr_lightning.core.prompts import (
     refinement_messages,
     shorten_draft,
 )
-from svr_lightning.core.types import (
-    DraftState,
-    Message,
-    OracleState,
-    PolicyState,
-    Problem,
-    Verdict,
-)
+from svr_lightning.core.types import DraftState, Message, OracleState, PolicyState, Problem, Verdict
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import chain
 from svr_lightning.recipes.mlmt_rl import MLMTRL

@@ -159,10 +159,7 @@ def test_format_scores_are_added_and_survive_truncation(
     task_format: float, self_check_format: float, expected: float, truncated: bool
 ) -> None:
     turn = replace(
-        WRONG,
-        task_format=task_format,
-        self_check_format=self_check_format,
-        truncated=truncated,
+        WRONG, task_format=task_format, self_check_format=self_check_format, truncated=truncated
     )
     assert only(turn).format == pytest.approx(expected)
 

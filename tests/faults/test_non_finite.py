@@ -83,11 +83,7 @@ def infinite_gradient(model: SVRModule, batch: TrainBatch) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "what"),
-    [
-        (infinite_advantage, "loss"),
-        (weight_that_is_nan, "loss"),
-        (infinite_gradient, "gradient"),
-    ],
+    [(infinite_advantage, "loss"), (weight_that_is_nan, "loss"), (infinite_gradient, "gradient")],
 )
 def test_the_step_and_its_problems_are_named_and_nothing_is_updated(
     tmp_path: Path, fault: Fault, what: str

@@ -6,11 +6,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import (
-    PreTrainedTokenizerFast,
-    Qwen3_5Config,
-    Qwen3_5ForConditionalGeneration,
-)
+from transformers import PreTrainedTokenizerFast, Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
 from svr_lightning.training.policy import weights_fingerprint
 from tools.shapes import qwen3_5, random_model

@@ -22,23 +22,11 @@ from svr_lightning.core.stopping import (
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.config import EvaluationConfig
-from svr_lightning.evaluation.evaluator import (
-    OnTurn,
-    warn_of_faults,
-    warn_of_missing_self_checks,
-)
+from svr_lightning.evaluation.evaluator import OnTurn, warn_of_faults, warn_of_missing_self_checks
 from svr_lightning.evaluation.printing import TurnPrinter, print_outcome
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.tasks import get_task
-from tests.scripted import (
-    PROBLEMS,
-    RENDERER,
-    at_places,
-    countdown,
-    evaluator,
-    says,
-    words,
-)
+from tests.scripted import PROBLEMS, RENDERER, at_places, countdown, evaluator, says, words
 from tests.scripted_engine import ScriptedEngine
 from tests.trajectories import failed, record, records_of, summarize, turn_tables
 

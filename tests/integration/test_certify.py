@@ -230,9 +230,7 @@ def test_a_recording_of_other_settings_is_not_compared(
     assert "recorded with temperature=0.6 instead of 0.0" in capsys.readouterr().err
 
 
-def test_the_plan_says_how_many_labels_a_promise_needs(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_plan_says_how_many_labels_a_promise_needs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["certify", "--plan", "--max-pse", "0.1", "--thresholds", "0.9"]) == 0
     shown = capsys.readouterr().out
     assert "22" in shown.split()  # 0.9 ** 22 < 0.1: as many right ones and no wrong one

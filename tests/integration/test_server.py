@@ -15,12 +15,7 @@ from svr_lightning.engines.transformers import TransformersEngine
 from tests.chat_server import DOUBT, QUESTION, SURE, Reply, completion, turn_of
 from tests.chat_server import ChatServer as Scripted
 from tests.core.test_controller import certificate
-from tests.served import (
-    Embedded,
-    chat,
-    in_front_of,
-    serving,
-)
+from tests.served import Embedded, chat, in_front_of, serving
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +41,7 @@ def test_greedy_answers_are_those_of_an_evaluation_turn_by_turn(
 
 
 def test_a_question_that_has_begun_ends_before_another_one_begins(
-    embedded: str,
-    policy: Embedded,
-    evaluated: list[SampleRecord],
-    monkeypatch: pytest.MonkeyPatch,
+    embedded: str, policy: Embedded, evaluated: list[SampleRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompts: list[str] = []
     submit = policy.engine.submit

@@ -147,11 +147,7 @@ def test_an_engine_works_outside_of_every_ambient_mode() -> None:
     model, before = tiny_qwen3(), modes()
     torch.set_default_dtype(torch.bfloat16)
     try:
-        with (
-            torch.device("meta"),
-            torch.autocast("cpu", torch.bfloat16),
-            torch.inference_mode(),
-        ):
+        with torch.device("meta"), torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
             ambient = modes()
             serving = PolicyEngine(
                 model, Noting(), stop_token_ids=(), max_model_len=512, device_type="cpu"

@@ -196,10 +196,7 @@ def test_files_that_cannot_be_read_are_named(
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        (
-            '{"question": "cut off',
-            "rows.jsonl:2: invalid JSON: Unterminated string starting at",
-        ),
+        ('{"question": "cut off', "rows.jsonl:2: invalid JSON: Unterminated string starting at"),
         ('["a", "list"]', "rows.jsonl:2: expected an object, found list"),
         ('{"question": "\\ud800?", "answer": "#### 1"}', "the question is not valid Unicode"),
         ({"answer": "#### 1"}, "rows.jsonl:2: missing field 'question'; the row has ['answer']"),
