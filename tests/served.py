@@ -81,8 +81,6 @@ def chat(url: str, **fields: Any) -> httpx.Response:
     return httpx.post(f"{url}/chat/completions", json=body, timeout=60)
 
 
-# --- the embedded policy -------------------------------------------------------------------------
-
 EMBEDDED = "embedded:countdown-tiny"
 RULE = Confident(threshold=0.96)
 """No confidence of the shipped policy reaches it, so that refinements are compared too."""

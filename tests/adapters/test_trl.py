@@ -80,8 +80,6 @@ def test_problems_that_trl_could_not_tell_apart_are_refused() -> None:
         SVRRollouts([twin, replace(twin, id="b", reference="3")])
 
 
-# --- rewards for TRL's own rollouts ---------------------------------------------------------------
-
 SURE = "<answer>3+5</answer><self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>"
 WRONG = "<think><answer>3+5</answer></think>" + SURE.replace("3+5", "3*5")
 UNSURE = SURE.replace("CORRECT", "UNSURE")

@@ -61,9 +61,6 @@ def test_the_bet_on_a_mean_is_worked_out_by_hand() -> None:
     assert mean_p_value(np.array([0.0, 0.0]), 5.0, 10.0) == pytest.approx(1 / capital)
 
 
-# Losses
-
-
 def test_the_risk_of_accepted_answers_is_tested_given_how_many_there_are() -> None:
     seen = point([1] * 20 + [0] * 80, [1] * 2 + [0] * 18 + [1] * 80)
     promise = Promise(name="wrong_accepted", limit=0.3)
@@ -129,9 +126,6 @@ def test_drift_is_found_where_new_problems_break_the_promise() -> None:
     # P(Bin(200, 0.1) >= 30), by scipy
     seen = point([1] * 200, [1] * 30 + [0] * 170)
     assert promise.drift_p_value(seen) == pytest.approx(stats.binom.sf(29, 200, 0.1))
-
-
-# The procedure
 
 
 def test_delta_is_shared_among_evenly_spaced_starts() -> None:

@@ -88,9 +88,6 @@ def test_the_prompts_can_be_those_of_another_dialogue() -> None:
         Controller(script, "countdown", dialogue=Neutral())
 
 
-# --- what happens to an answer that nothing vouches for ----------------------------------------
-
-
 @pytest.mark.parametrize(
     ("otherwise", "outcome", "answer"),
     [("answer", "answered", "10-4"), ("give_up", "gave_up", None)],
@@ -138,9 +135,6 @@ def test_a_text_without_end_is_cut_and_never_accepted() -> None:
     assert result.turns[0].completion.finish_reason is FinishReason.LENGTH
 
 
-# --- clients -----------------------------------------------------------------------------------
-
-
 class Dumped:
     """A reply as LiteLLM and pydantic models give it."""
 
@@ -169,9 +163,6 @@ def test_an_error_of_the_client_comes_as_it_is_with_the_turns_so_far(error: Any)
         Controller(Script([DOUBT, error]), "countdown").solve(QUESTION)
     assert caught.value is error
     assert [turn.completion.text for turn in error.turns] == [DOUBT]
-
-
-# --- certificates ------------------------------------------------------------------------------
 
 
 def certificate(folder: Path, **changes: Any) -> svr.Certificate:

@@ -159,8 +159,6 @@ def test_a_short_warm_start_makes_the_same_policy_each_time(tmp_path: Path) -> N
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
-# --- a user's own rows ----------------------------------------------------------------------------
-
 ROWS = [
     {"question": "What is 12 + 30?", "answer": "42"},
     {"question": "Half of 7?", "answer": "\\frac{7}{2}"},

@@ -199,9 +199,6 @@ def test_a_write_that_breaks_off_leaves_the_previous_checkpoint_and_says_how_muc
     assert names(saved.parent) == ["last.ckpt"]
 
 
-# Damaged afterwards
-
-
 def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 

@@ -53,9 +53,6 @@ def message(said: httpx.Response) -> str:
     return str(said.json()["error"]["message"])
 
 
-# --- the model's server ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("fault", "tries", "status", "words"),
     [
@@ -108,9 +105,6 @@ def test_a_fault_of_the_first_turn_is_a_400_or_429_of_a_stream_too() -> None:
     with behind(Reply(b"", 400), Reply(b"", 429, {"Retry-After": "9"})) as (url, _):
         assert chat(url, stream=True).status_code == 400
         assert chat(url, stream=True).headers["retry-after"] == "9"
-
-
-# --- clients -----------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -262,9 +256,6 @@ def test_control_characters_are_data_on_their_way_in_and_out() -> None:
         events = chat(url, stream=True).text.split("\n\n")
         assert events[-2:] == ["data: [DONE]", ""]
         assert [event for event in events[:-2] if not event.startswith("data: {")] == []
-
-
-# --- the server itself -------------------------------------------------------------------------
 
 
 def test_sigterm_under_load_answers_what_ends_in_time_and_refuses_the_rest() -> None:

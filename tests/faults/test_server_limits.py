@@ -39,9 +39,6 @@ def post(url: str, **headers: str) -> int:
     return httpx.post(f"{url}/chat/completions", json=BODY, headers=named).status_code
 
 
-# --- who may ask ---------------------------------------------------------------------------------
-
-
 def test_without_a_key_no_page_of_elsewhere_may_ask(upstream: Scripted) -> None:
     with serving(in_front_of(upstream.url, origins=["https://ok.example"])) as url:
         own = url.removesuffix("/v1")
@@ -91,9 +88,6 @@ def test_with_a_key_nothing_else_is_asked_for(upstream: Scripted) -> None:
         assert httpx.get(f"{url}/models").status_code == 401
         assert httpx.get(f"{root}/health").status_code == 200
     assert upstream.headers[-1]["Authorization"] == "Bearer upstream-secret"
-
-
-# --- connections ----------------------------------------------------------------------------------
 
 
 def closes_within(connection: socket.socket, seconds: float) -> bool:
@@ -186,9 +180,6 @@ def test_a_request_with_the_key_is_answered_through_floods_without_one(
     assert sorted(times)[2] < 1  # the others may have had no processor
     peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
     assert int(peak.split()[1]) < 200_000  # kB
-
-
-# --- the way to the model's server ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "gopher://127.0.0.1:9", "http://h:x"])

@@ -25,8 +25,6 @@ from tests.samples import TEMPERATURE, rollout, sample
 from tests.scripted import TOKENIZER
 from tests.tolerance import of_gradients, of_logprobs
 
-# --- padding ----------------------------------------------------------------------------------
-
 
 def test_a_batch_is_padded_on_the_right_and_points_at_what_predicts_each_token() -> None:
     batch = batch_of(
@@ -43,9 +41,6 @@ def test_a_batch_is_padded_on_the_right_and_points_at_what_predicts_each_token()
     )
     assert batch.advantages.tolist() == [1.0, -2.0]
     assert (batch.weight, batch.group_ids, len(batch)) == (0.5, ("g", "g"), 2)
-
-
-# --- splitting --------------------------------------------------------------------------------
 
 
 def split(samples: list[Sample], accumulate: int = 1, updates: int = 1) -> list[TrainBatch]:
@@ -88,9 +83,6 @@ def test_samples_that_do_not_make_equal_optimizer_steps_are_refused(
     wanted = f"6 samples do not make {updates} equal optimizer steps of at least {accumulate} "
     with pytest.raises(ValueError, match=wanted):
         split(rollout(6), accumulate, updates)
-
-
-# --- under a model ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=[*MODELS, "untied"])
@@ -159,9 +151,6 @@ def test_the_gradient_is_the_mean_over_sequences_worked_out_one_by_one(model: An
         kl = (old - logp).exp() - (old - logp) - 1.0
         ((0.08 * kl - surrogate).mean() / 4).backward()
     close(model, batched, {name: p.grad for name, p in model.named_parameters()})
-
-
-# --- where only a part learns -----------------------------------------------------------------
 
 
 def test_an_empty_place_counts_in_the_mean_with_a_loss_of_zero() -> None:

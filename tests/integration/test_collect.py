@@ -64,9 +64,6 @@ class Rolls:
         return [(each.problem.id, each.seeds.attempt) for each in groups]
 
 
-# --- top_up -----------------------------------------------------------------------------------
-
-
 def test_top_up_replaces_only_what_teaches_nothing_in_its_place() -> None:
     rolls = Rolls([["x", "y"]])
     assert rolls.run(["a", "b!", "c", "d!"], "top_up") == [("a", 0), ("x", 1), ("c", 0), ("y", 1)]
@@ -86,9 +83,6 @@ def test_top_up_gives_up_after_three_attempts_and_trains_on_what_there_is() -> N
     assert rolls.rolled == [["a", "b!"], ["x!"], ["y!"]]
 
 
-# --- batch ------------------------------------------------------------------------------------
-
-
 def test_batch_pools_what_teaches_over_whole_batches_and_takes_the_first_full_one() -> None:
     rolls = Rolls([["x", "y!", "z"]])
     assert rolls.run(["a", "b!", "c"], "batch") == [("a", 0), ("c", 0), ("x", 1)]
@@ -100,9 +94,6 @@ def test_batch_falls_back_to_the_untouched_original_after_three_attempts() -> No
     rolls = Rolls([["x", "y!", "z!"], ["u!", "v!", "w!"], ["p", "q", "r"]])
     assert rolls.run(["a", "b!", "c!"], "batch") == [("a", 0), ("b!", 0), ("c!", 0)]
     assert len(rolls.rolled) == 3
-
-
-# --- real groups ------------------------------------------------------------------------------
 
 
 SURE = "\n<self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>"

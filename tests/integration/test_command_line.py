@@ -21,9 +21,6 @@ from tests.commands import ROOT, SMALL, ran, refused, resolved
 CALLBACK = "svr_lightning.callbacks.HFExport"
 
 
-# --- before anything is imported ----------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -82,9 +79,6 @@ def test_a_configuration_is_found_by_name_or_path(
     (tmp_path / "gsm8k.yaml").touch()
     assert config_file("gsm8k.yaml") == Path("gsm8k.yaml")
     assert config_file("gsm8k") == ROOT / "configs" / "gsm8k.yaml"
-
-
-# --- what the parser refuses --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -159,9 +153,6 @@ def test_faults_of_the_system_are_one_line_and_those_of_the_program_are_not_hidd
     assert explain(ModuleNotFoundError("No module named 'mine'", name="mine")) is None
 
 
-# --- layers -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -219,9 +210,6 @@ def test_recording_and_stopping_have_short_options(capsys: pytest.CaptureFixture
     assert evaluation["stop"]["init_args"]["threshold"] == 0.7
 
 
-# --- predict ------------------------------------------------------------------------------------
-
-
 def test_questions_are_asked_as_they_were_written(capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever they would mean to the parser, which reads YAML."""
     odd = ["null", "5", "[a]", "- 1 2 = 3", "{x: 1}", "#", "é 😀\u2028 \"'\\ --x"]
@@ -235,9 +223,6 @@ def test_a_policy_for_one_task_is_not_asked_about_another(
     error = refused(capsys, "predict", "--question", "What is 1 + 1?")
     assert error.startswith("model.policy.path=embedded:countdown-tiny answers countdown, and ")
     assert "give the --config of your policy" in error
-
-
-# --- runs ---------------------------------------------------------------------------------------
 
 
 def test_a_command_leaves_no_model_in_memory(tmp_path: Path) -> None:

@@ -41,9 +41,6 @@ def numbered(size: int) -> list[Problem]:
     return [Problem(id=str(i), task="math", question="q", reference="1") for i in range(size)]
 
 
-# Training order
-
-
 def test_the_order_follows_from_seed_and_epoch_alone() -> None:
     first = epoch(module())
     torch.manual_seed(123)
@@ -103,9 +100,6 @@ def test_what_cannot_be_is_refused_before_the_work_begins(
     SVRDataModule(train=made("math"), val=[made("all")])  # an average's name is free alone
 
 
-# Fresh problems
-
-
 def test_a_fresh_draw_depends_on_its_arguments_alone() -> None:
     data = module()
     excluded = {problem.id for problem in data.problems("train")[0][:30]}
@@ -119,9 +113,6 @@ def test_a_fresh_draw_depends_on_its_arguments_alone() -> None:
     all_but_three = {problem.id for problem in data.problems("train")[0][3:]}
     left = {problem.id for problem in data.fresh_problems(0, 8, all_but_three)}
     assert left == {"made/0", "made/1", "made/2"}
-
-
-# Evaluation
 
 
 def test_a_set_smaller_than_the_number_of_processes_is_refused() -> None:
@@ -170,9 +161,6 @@ def test_bad_rows_of_every_part_are_skipped_where_asked(tmp_path: Path) -> None:
     data = SVRDataModule(val=[source], on_bad_row="skip")
     data.setup("validate")
     assert [problem.id for problem in data.problems("val")[0]] == ["toy/0"]
-
-
-# Prediction
 
 
 def test_questions_of_the_users_own_become_problems_without_a_reference() -> None:

@@ -87,9 +87,6 @@ def named_by(node: ast.stmt) -> set[str]:
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
-# The mapping from the paper
-
-
 def test_the_embedded_default_departs_from_the_paper_where_the_table_says_it_does() -> None:
     paper, tiny = (
         _leaves(yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text()))

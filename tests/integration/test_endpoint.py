@@ -250,9 +250,6 @@ def test_a_server_that_tells_log_probabilities_can_be_stopped_by_them(
     assert record["turns"][0].get("completion_logprob") == (-0.5 if known else None)
 
 
-# --- commands -----------------------------------------------------------------------------------
-
-
 def through(server: ChatServer, folder: Path) -> list[str]:
     """Options of a command that asks a server."""
     return [

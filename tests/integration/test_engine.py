@@ -52,9 +52,6 @@ def engine(model: Any) -> Engine:
     return started(model, max_batch=4, stop=(STOP,))
 
 
-# --- what is computed -------------------------------------------------------------------------
-
-
 def test_log_probabilities_equal_those_of_one_plain_forward_pass(model: Any) -> None:
     requests = mixed()
     outputs = complete(model, requests, max_batch=3)
@@ -77,9 +74,6 @@ def test_each_token_inverts_the_distribution_at_the_requests_own_uniform_number(
     for row, token, draw in zip(probabilities, output.token_ids, uniforms(3, 12), strict=True):
         below, upto = row[:token].sum().item(), row[: token + 1].sum().item()
         assert below - allowed <= draw <= upto + allowed
-
-
-# --- continuous batching ----------------------------------------------------------------------
 
 
 def test_a_late_request_joins_a_running_batch_and_does_not_wait_for_its_end() -> None:
@@ -127,9 +121,6 @@ def test_a_completion_names_the_version_of_the_weights_that_sampled_it(model: An
         assert finish(engine, 1)[0].version == version
 
 
-# --- top-k and top-p --------------------------------------------------------------------------
-
-
 def test_a_nucleus_limits_what_is_drawn_and_not_what_log_probabilities_refer_to(model: Any) -> None:
     request = ask(1, max_tokens=25, temperature=1.5, top_p=0.5)
     output = complete(model, [request])[1]
@@ -141,9 +132,6 @@ def test_a_nucleus_limits_what_is_drawn_and_not_what_log_probabilities_refer_to(
     for row, logprob in zip(full, chosen, strict=True):
         # Everything likelier than a token of the nucleus weighs less than top_p.
         assert row[row > logprob + allowed].exp().sum() < 0.5 + allowed
-
-
-# --- what it cannot serve ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -165,8 +153,6 @@ def test_a_sliding_window_is_refused_before_anything_is_sampled(config: Any) -> 
     with pytest.raises(ConfigError, match=f"cannot serve '{config.model_type}'.*SlidingWindow"):
         TransformersEngine().start(model, (), 512)
 
-
-# --- prompts that begin alike ---------------------------------------------------------------------
 
 BEGINNING = tuple(range(20))
 PROMPTS = [

@@ -85,9 +85,6 @@ def test_the_transformers_engine_samples_with_the_adapter(kind: str) -> None:
         assert gap < of_logprobs(merged, scores)
 
 
-# --- the reference ------------------------------------------------------------------------------
-
-
 def hidden(model: Any) -> torch.Tensor:
     return model.base_model(input_ids=IDS).last_hidden_state
 
@@ -103,9 +100,6 @@ def test_the_reference_is_the_base_model_and_leaves_the_policy_as_it_was(kind: s
     assert torch.equal(hidden(policy), of_policy)
     trained = {name for name, p in policy.named_parameters() if p.requires_grad}
     assert len(trained) == 2 * sum(".base_layer." in n for n, _ in policy.named_parameters())
-
-
-# --- a training ---------------------------------------------------------------------------------
 
 
 def train(folder: Path, *callbacks: Callback, resume: str | None = None, **policy: Any) -> Any:
@@ -171,9 +165,6 @@ def test_a_checkpoint_is_evaluated_without_its_reference(trained: tuple[Path, SV
     with torch.no_grad():
         assert torch.equal(again.policy(IDS).logits, model.policy(IDS).logits)
     assert not any("reference" in name.split(".") for name in again.state_dict())
-
-
-# --- what makes no sense ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,6 @@ from tests.models import MODELS, tiny_hybrid, tiny_qwen3
 from tests.samples import rollout
 from tests.tolerance import rounding
 
-# --- groups -----------------------------------------------------------------------------------
-
 
 def names_by_decay(model: nn.Module) -> dict[float, list[str]]:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -53,9 +51,6 @@ def test_what_is_frozen_is_not_trained() -> None:
     )
     freeze_vision(model)
     assert names_by_decay(model) == {0.1: ["language_model.weight"], 0.0: ["language_model.bias"]}
-
-
-# --- AdamW and its schedule -------------------------------------------------------------------
 
 
 def made(total: int = 40, model: nn.Module | None = None) -> tuple[Any, Any]:
@@ -92,9 +87,6 @@ def test_gradients_are_scaled_together_to_their_largest_norm() -> None:
     factor = 2.0 / (5 + 1e-6)  # torch adds this to the norm
     assert model.bias.grad.item() == pytest.approx(-4 * factor, abs=rounding(3, 2.0), rel=0)
     assert model.weight.grad.norm().item() == pytest.approx(3 * factor, abs=rounding(3, 2.0), rel=0)
-
-
-# --- the reference ----------------------------------------------------------------------------
 
 
 def weight(value: float | list[float], dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -140,9 +132,6 @@ def test_a_reference_in_bf16_has_the_policys_weights_rounded_and_its_buffers_as_
         gap = completion_logprobs(reference, batch, 1.0) - completion_logprobs(policy, batch, 1.0)
     # A random walk of bf16's rounding through the layers: four weighted sums in each.
     assert 0 < gap.abs().max() < rounding(4 * len(policy.base_model.layers), scores, torch.bfloat16)
-
-
-# --- the policy that they act on --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["embedded:countdown-tiny", "random:qwen3_5"])

@@ -147,9 +147,6 @@ def test_an_infinite_gradient_on_one_rank_stops_both_before_the_update(ranks: li
         assert before["schedule"] == after["schedule"] == 1
 
 
-# Which strategy a configuration gets
-
-
 @pytest.mark.parametrize("name", ["deepspeed", "deepspeed_stage_2"])
 def test_a_strategy_named_as_lightnings_is_our_own(name: str) -> None:
     pytest.importorskip("deepspeed")
@@ -193,9 +190,6 @@ def test_without_deepspeed_its_strategy_is_one_line_that_says_what_to_install(
     line = refused(capsys, "fit", *TINY, *options)
     assert line.startswith("trainer.strategy: DeepSpeed is not installed")
     assert "pip install 'svr-lightning[deepspeed]'" in line
-
-
-# What loses updates
 
 
 @pytest.mark.parametrize(

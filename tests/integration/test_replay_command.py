@@ -80,8 +80,6 @@ def test_recordings_that_cannot_be_used_are_named(
         assert message in refused(capsys, file)
 
 
-# --- votes of fresh turns -----------------------------------------------------------------------
-
 FRESH = {"model": {"evaluation": {"fresh_turns": True}}}
 
 

@@ -34,9 +34,6 @@ def jobs(problems: Sequence[Problem], recipe: SVR) -> list[Job]:
     ]
 
 
-# --- training rollouts ------------------------------------------------------------------------
-
-
 def test_training_runs_every_turn_however_sure_the_policy_is() -> None:
     engine = at_places(lambda *_: words(says("8+2", "CORRECT", 1.0)))
     trajectories = driver(engine).run(jobs(PROBLEMS, SVR(group_size=4, horizon=3)))
@@ -86,9 +83,6 @@ def test_the_loss_covers_the_very_ids_that_were_sampled_last() -> None:
     assert {(s.prompt_ids, s.completion_ids) for s in samples} == expected
     assert {len(s.completion_ids) for s in samples} == {len(s.logprobs) for s in samples}
     assert {(s.group_id, s.policy_version) for s in samples} == {("a", STEP)}
-
-
-# --- seeds and limits -------------------------------------------------------------------------
 
 
 def test_prompts_that_a_program_asks_for_together_have_seeds_of_their_own() -> None:
@@ -141,9 +135,6 @@ def test_a_completion_cut_at_its_limit_makes_the_next_prompt_say_truncated() -> 
     assert "[T=2] Your self-verification last turn: TRUNCATED\n" in prompts[1]
     assert "CORRECT (conf" not in prompts[1]
     assert "[T=3] Your self-verification last turn: CORRECT (conf 1.00)\n" in prompts[2]
-
-
-# --- when something breaks --------------------------------------------------------------------
 
 
 def test_an_exception_in_a_program_cancels_the_engine() -> None:

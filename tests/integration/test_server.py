@@ -107,9 +107,6 @@ def test_an_engine_that_fails_is_reported_and_goes_on(
     assert httpx.get(health).json() == {"status": "ok"}
 
 
-# --- in front of another server ----------------------------------------------------------------
-
-
 def two_turns(body: dict[str, Any], number: int) -> Reply:
     return completion(DOUBT if turn_of(body) == 1 else SURE)
 

@@ -260,9 +260,6 @@ def test_two_processes_push_once_and_share_the_slots(
     assert sum(len(server.bodies) for server in servers) == 2 * 20
 
 
-# --- the protocol, on plain values ----------------------------------------------------------------
-
-
 def answer(**changes: Any) -> bytes:
     choice: dict[str, Any] = {
         "token_ids": [3, 5],

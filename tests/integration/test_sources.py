@@ -60,9 +60,6 @@ def error_of(source: DataSource, on_bad_row: Any = "error") -> str:
     return message
 
 
-# Formats
-
-
 @pytest.mark.parametrize(
     ("name", "write"),
     [
@@ -140,9 +137,6 @@ def test_the_embedded_problems_load_by_split() -> None:
     assert "the embedded data sets are embedded:countdown-tiny and" in error_of(other)
 
 
-# The hub
-
-
 def test_a_hub_data_set_is_asked_for_by_name_split_and_revision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -168,9 +162,6 @@ def test_a_path_that_can_be_no_hub_id_is_reported_without_asking_the_hub(
     assert "there is no such file or folder (looked from " in error_of(gsm8k(path))
 
 
-# Faults of files
-
-
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
@@ -188,9 +179,6 @@ def test_files_that_cannot_be_read_are_named(
     path = tmp_path / name
     path.mkdir() if text is None else path.write_bytes(text)
     assert reason in error_of(gsm8k(path))
-
-
-# Faults of rows
 
 
 @pytest.mark.parametrize(
@@ -299,9 +287,6 @@ def test_settings_are_checked_before_anything_is_read(
         load_problems(source)
 
 
-# The paper's Countdown split
-
-
 def test_the_countdown_split_is_what_the_datasets_package_draws() -> None:
     pool = 51_500
     table = datasets.Dataset.from_dict({"row": range(pool)})
@@ -333,9 +318,6 @@ def test_selected_rows_keep_their_number_in_the_whole_data_set(tmp_path: Path) -
     few = DataSource(name="few", task="countdown", path=str(path), select="countdown_train")
     with pytest.raises(ConfigError, match="at least 51000 rows and there are 2; point path at"):
         load_problems(few)
-
-
-# Fingerprint
 
 
 def test_the_fingerprint_follows_content_and_order(tmp_path: Path) -> None:

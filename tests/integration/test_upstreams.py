@@ -46,9 +46,6 @@ def test_tokens_that_nobody_counted_are_not_known() -> None:
         Controller(lambda *_: asked, "countdown", max_tokens=50).solve(QUESTION)
 
 
-# --- what ends a question ------------------------------------------------------------------------
-
-
 @contextmanager
 def two_turns(second: Reply, **settings: Any) -> Iterator[tuple[str, ChatServer]]:
     """A model that doubts its first turn, and whose server then gives ``second``."""
@@ -130,9 +127,6 @@ def test_a_controller_says_what_its_client_returned_and_what_it_takes(
 ) -> None:
     with pytest.raises(ValueError, match=came):
         Controller(lambda *_: reply, "countdown").solve(QUESTION)
-
-
-# --- clients -------------------------------------------------------------------------------------
 
 
 def by_litellm(url: str) -> str:
@@ -220,9 +214,6 @@ def test_a_fault_after_a_streams_first_comment_is_an_error_of_the_stream() -> No
         pytest.raises(openai.APIError, match="too long"),
     ):
         by_openai_stream(url)
-
-
-# --- fresh samples at once -----------------------------------------------------------------------
 
 
 def test_fresh_samples_run_at_once_and_end_when_one_is_accepted() -> None:

@@ -36,9 +36,6 @@ def layers(model: Path, folder: Path) -> list[str]:
     ]
 
 
-# --- the folder -------------------------------------------------------------------------------
-
-
 def test_it_is_an_ordinary_checkpoint(model_folder: Path) -> None:
     weights = load_file(model_folder / "model.safetensors")
     assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}
@@ -97,9 +94,6 @@ def test_demonstrations_are_rendered_as_its_prompts_are(policy: tuple[Any, Any])
         assert all(encoded.weights[len(prompt) :])
 
 
-# --- inference --------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def recorded(
     model_folder: Path, shared_data: Path, tmp_path_factory: pytest.TempPathFactory
@@ -144,9 +138,6 @@ def test_real_rows_are_evaluated(recorded: dict[str, list[dict[str, Any]]]) -> N
 
 def test_engines_give_the_same_greedy_answers(recorded: dict[str, list[dict[str, Any]]]) -> None:
     assert recorded["VLLMEngine"] == recorded["TransformersEngine"]
-
-
-# --- training ---------------------------------------------------------------------------------
 
 
 def test_two_training_steps(model_folder: Path, tmp_path: Path) -> None:

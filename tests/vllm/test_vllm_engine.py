@@ -99,9 +99,6 @@ def assert_serves_update(served: Served, step: int) -> None:
     assert_serves(served)
 
 
-# --- the weights ------------------------------------------------------------------------------
-
-
 def test_it_serves_the_policy_before_and_after_each_update(served: Served) -> None:
     assert_serves(served)
     for step in (1, 2):
@@ -131,17 +128,11 @@ def test_it_serves_an_adapter_merged_into_the_policy(served: Served) -> None:
     assert_serves(served)
 
 
-# --- sampling ---------------------------------------------------------------------------------
-
-
 def test_more_prompts_than_one_step_can_read_are_sampled_alike(plain: Served) -> None:
     many = [ask(i, length=400, max_tokens=3) for i in range(30)]  # 12,000 tokens
     together = run(plain.engine, many)
     for request in many[::7]:
         assert run(plain.engine, [request])[request.id].token_ids == together[request.id].token_ids
-
-
-# --- why a completion ends --------------------------------------------------------------------
 
 
 def test_only_the_stop_tokens_it_was_started_with_end_a_completion() -> None:
@@ -154,9 +145,6 @@ def test_only_the_stop_tokens_it_was_started_with_end_a_completion() -> None:
     assert random.getstate() == states[1]
     outputs = run(engine, [ask(i, max_tokens=60, temperature=1.5) for i in range(12)])
     assert any(3 in output.token_ids[:-1] for output in outputs.values())
-
-
-# --- driving it -------------------------------------------------------------------------------
 
 
 def test_weights_cannot_change_under_a_running_request(plain: Served) -> None:
@@ -200,9 +188,6 @@ def _record(target: Any, name: str, calls: list[str]) -> None:
         return stock(*args, **kwargs)
 
     setattr(target, name, call)
-
-
-# --- what it refuses --------------------------------------------------------------------------
 
 
 def test_an_untied_policy_is_not_served_by_a_tied_engine() -> None:
