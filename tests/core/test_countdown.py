@@ -208,16 +208,10 @@ def test_reasoning_then_an_answer_and_nothing_else_scores_1(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "<answer>b</answer>",
-        "<think>a<answer>b</answer>",
-        "a<think>a</think><answer>b</answer>",
-        "<think>a</think> so <answer>b</answer>",
-        "<think>a</think><answer>b</answer>.",
-        "<think>a</think><answer>b",
-        "<think></answer></think><answer>",
-        "<answer>b</answer><think>a</think>",
-        "<THINK>a</THINK><ANSWER>b</ANSWER>",
+        *("", "<answer>b</answer>", "<think>a<answer>b</answer>", "<think>a</think><answer>b"),
+        *("a<think>a</think><answer>b</answer>", "<think>a</think> so <answer>b</answer>"),
+        *("<think>a</think><answer>b</answer>.", "<THINK>a</THINK><ANSWER>b</ANSWER>"),
+        *("<think></answer></think><answer>", "<answer>b</answer><think>a</think>"),
         "<think>a</think><answer>b</answer><self_check>VERDICT: CORRECT",  # never closed
     ],
 )

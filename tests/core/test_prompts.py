@@ -96,14 +96,7 @@ def test_every_branch_reads_as_in_the_paper(name: str, branch: str) -> None:
 
 @pytest.mark.parametrize(
     ("confidence", "shown"),
-    [
-        (0.0, "0.00"),
-        (1.0, "1.00"),
-        (0.5, "0.50"),
-        (0.846, "0.85"),
-        (0.9949, "0.99"),
-        (1e-9, "0.00"),
-    ],
+    [(0.0, "0.00"), (1e-9, "0.00"), (0.5, "0.50"), (0.846, "0.85"), (0.9949, "0.99"), (1, "1.00")],
 )
 @pytest.mark.parametrize("verdict", Verdict)
 def test_a_confidence_has_two_decimals_wherever_it_stands(

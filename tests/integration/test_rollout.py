@@ -1,4 +1,4 @@
-"""Rollouts: turns in their own time, seeds of their own, and no label in any prompt."""
+"""Rollouts: turns in their own time, seeds and limits of their own."""
 
 import itertools
 import random
