@@ -197,26 +197,17 @@ CUT_OFF = 1
 
 # recipe: golden, its prompts in training, its prompts in an evaluation of four turns
 PROMPTS = {
-    "svr": ("svr", 3, 4),
-    "svr_proper": ("svr", 3, 4),
-    "svr_turns": ("svr", 3, 4),
-    "svr_plus": ("svr", 3, 4),
-    "svr_plus_matched": ("svr", 3, 4),
-    "svr_plus_whole": ("svr", 3, 4),
+    **dict.fromkeys(("svr", "svr_proper", "svr_turns", "svr_plus_whole"), ("svr", 3, 4)),
+    **dict.fromkeys(("svr_plus", "svr_plus_matched"), ("svr", 3, 4)),
     "svr_verdict": ("svr_verdict", 3, 4),
-    "svr_confidence": ("svr_confidence", 3, 4),
-    "grpo": ("neutral", 1, 1),
-    "gspo": ("neutral", 1, 1),
-    "grpo_mt": ("neutral", 3, 4),
+    **dict.fromkeys(("svr_confidence", "rlcr_turns"), ("svr_confidence", 3, 4)),
+    **dict.fromkeys(("rlcr", "rlcr_log"), ("svr_confidence", 1, 4)),
+    **dict.fromkeys(("grpo", "gspo"), ("neutral", 1, 1)),
+    **dict.fromkeys(("grpo_mt", "murphy", "murphy_tree"), ("neutral", 3, 4)),
     "igrpo": ("neutral", 2, 1),
-    "murphy": ("neutral", 3, 4),
-    "murphy_tree": ("neutral", 3, 4),
     "mlmt_rl": ("mlmt_rl", 3, 3),
     "scrpo": ("scrpo", 3, 4),
     "oracle": ("oracle", 3, 4),
-    "rlcr": ("svr_confidence", 1, 4),
-    "rlcr_log": ("svr_confidence", 1, 4),
-    "rlcr_turns": ("svr_confidence", 3, 4),
 }
 
 
