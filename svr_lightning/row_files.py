@@ -6,6 +6,7 @@ of a column to be of one type.
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,8 @@ def _csv(file: Path) -> Iterator[tuple[str, Any]]:
     more = ValueError("it has more cells than the header; quote cells with a comma")
     with file.open(newline="", encoding="utf-8-sig") as stream:
         rows = csv.DictReader(stream)
+        if twice := [name for name, n in Counter(rows.fieldnames or ()).items() if name and n > 1]:
+            raise ValueError(f"its header names {twice[0]!r} twice; rename one of the columns")
         for row in rows:
             yield f":{rows.line_num}", more if None in row else row
 

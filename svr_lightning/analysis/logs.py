@@ -1,7 +1,6 @@
 """Another program's log as a table: JSON lines, csv or parquet with a row per turn."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +15,7 @@ from svr_lightning.errors import ConfigError, field_error, one_line, require
 from svr_lightning.row_files import file_rows
 
 _ROUNDING = 1e-9  # by which another program's confidence may leave [0, 1]
+_NOTHING = ("", "nan", "na", "<na>", "none", "null")  # how tables write an empty cell
 
 
 class _Row(Struct):
@@ -62,33 +62,23 @@ def load_log(path: Path, columns: Sequence[str] = ()) -> TurnTable:
         ConfigError: naming the file and the row that cannot be used.
     """
     names = _column_names(columns)
-    turns: dict[str, list[TurnRecord]] = {}
-    clusters: dict[str, str | None] = {}
-    read = 0
+    problems: dict[str, list[_Row]] = {}
+    held: set[str] = set()
+    where = f"{path}"
     try:
-        for _, values in file_rows(path):
-            _add_turn(turns, clusters, _row(values, names), names["id"])
-            read += 1
+        for place, values in file_rows(path):
+            where = f"{path}{place}"
+            row = _row(values, names)
+            _add_turn(problems.setdefault(row.id, []), row, names["id"])
+            held.update(values)
     except ValueError as error:
-        raise ConfigError(f"{path}, row {read + 1}: {one_line(error)}") from error
-    require(bool(turns), f"{path}: there are no rows in it")
-    if any(turn.turn == 0 for one in turns.values() for turn in one):
-        turns = {name: [replace(t, turn=t.turn + 1) for t in one] for name, one in turns.items()}
+        raise ConfigError(f"{where}: {one_line(error)}") from error
+    require(bool(problems), f"{path}: there are no rows in it")
+    for pair in columns:
+        require(pair.partition("=")[2] in held, f"{path}: --columns {pair}: no row has this column")
+    first = 0 if any(row.turn == 0 for rows in problems.values() for row in rows) else 1
     try:
-        records = [
-            SampleRecord(
-                dataset=path.stem,
-                id=name,
-                task="log",
-                question="",
-                reference="",
-                cluster=clusters[name],
-                returned_turn=len(one),
-                stopped_early=False,
-                turns=tuple(sorted(one, key=lambda turn: turn.turn)),
-            )
-            for name, one in turns.items()
-        ]
+        records = [_record(path.stem, rows, first) for rows in problems.values()]
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
     return turn_tables(records)[path.stem]
@@ -113,16 +103,16 @@ def _row(values: Any, names: Mapping[str, str]) -> _Row:
     if not isinstance(values, dict):
         raise ValueError("the row is no object with columns")
     texts = {name: str(values.get(column, "")).strip() for name, column in names.items()}
-    texts = {k: v for k, v in texts.items() if v not in ("", "nan", "NaN", "None")}
+    texts = {k: v for k, v in texts.items() if v.casefold() not in _NOTHING}
     for name in ("id", "confidence", "correct"):
         if name not in texts and names[name] in values:
             raise ValueError(f"{names[name]} is empty; fill it in, or leave the row out")
         if name not in texts:
             has = one_line(", ".join(map(str, values)))
             raise ValueError(f"no {names[name]}; the row has {has}; see --columns")
-    whole = {k: v if k in ("id", "cluster") else v.removesuffix(".0") for k, v in texts.items()}
+    read = {k: v if k in ("id", "cluster") else _number(v) for k, v in texts.items()}
     try:
-        row = convert(whole, _Row, strict=False)
+        row = convert(read, _Row, strict=False)
         if not -_ROUNDING <= row.confidence <= 1 + _ROUNDING:
             raise ValidationError("Expected a number in [0, 1] - at `$.confidence`")
     except ValidationError as error:
@@ -132,26 +122,35 @@ def _row(values: Any, names: Mapping[str, str]) -> _Row:
     return row
 
 
-def _add_turn(
-    turns: dict[str, list[TurnRecord]], clusters: dict[str, str | None], row: _Row, column: str
-) -> None:
-    """Add a row to its problem, whose ``column`` holds ids."""
-    name, known = row.id, clusters.get(row.id)
-    found = turns.setdefault(name, [])
-    if None not in (row.cluster, known) and row.cluster != known:
+def _number(text: str) -> object:
+    """The number that a text is, a whole one without places; any other text as it is."""
+    try:
+        value = float(text)
+    except ValueError:
+        return text
+    return int(value) if value.is_integer() else value
+
+
+def _add_turn(turns: list[_Row], row: _Row, column: str) -> None:
+    """Add a row to its problem's, whose ``column`` holds ids."""
+    known = turns[-1].cluster if turns else None
+    row.cluster = row.cluster or known
+    if known not in (None, row.cluster):
+        clusters = f"{known!r} and {row.cluster!r}"
+        raise ValueError(f"problem {row.id!r} has the clusters {clusters}; a problem has one")
+    if turns and row.turn is None:
         raise ValueError(
-            f"problem {name!r} has the clusters {known!r} and {row.cluster!r}; a problem belongs to"
-            " one"
-        )
-    if found and row.turn is None:
-        raise ValueError(
-            f"{column} {name!r} is there twice; if its rows are turns, name their column with "
+            f"{column} {row.id!r} is there twice; if its rows are turns, name their column with "
             "--columns turn=COLUMN, else give each problem an id of its own"
         )
-    clusters[name] = known or row.cluster
-    found.append(
+    turns.append(row)
+
+
+def _record(dataset: str, rows: Sequence[_Row], first: int) -> SampleRecord:
+    """A problem, whose turns are numbered from ``first``."""
+    turns = [
         TurnRecord(
-            turn=1 if row.turn is None else row.turn,
+            turn=1 if row.turn is None else row.turn + 1 - first,
             text="",
             answer=None,
             answer_group=0,
@@ -163,4 +162,16 @@ def _add_turn(
             verdict=Verdict.CORRECT,  # so that the confidence alone decides
             confidence=min(max(row.confidence, 0.0), 1.0),
         )
+        for row in rows
+    ]
+    return SampleRecord(
+        dataset=dataset,
+        id=rows[0].id,
+        task="log",
+        question="",
+        reference="",
+        cluster=rows[-1].cluster,
+        returned_turn=len(turns),
+        stopped_early=False,
+        turns=tuple(sorted(turns, key=lambda turn: turn.turn)),
     )

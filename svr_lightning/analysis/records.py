@@ -147,8 +147,10 @@ class SampleRecord:
         """Read what :meth:`to_json` gives; unknown fields are ignored.
 
         Raises:
-            ValueError: naming the field that is missing or wrong.
+            ValueError: naming the field that is missing or wrong; one instead of a value.
         """
+        if isinstance(value, ValueError):
+            raise value
         version = value.get("schema_version", 1) if isinstance(value, dict) else SCHEMA_VERSION
         if version != SCHEMA_VERSION:
             raise ValueError(

@@ -19,6 +19,7 @@ from svr_lightning.analysis.table import TurnTable, turn_tables
 from svr_lightning.core.stopping import StopRule, rule_from_config
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import to_json, write_aside, write_file
+from svr_lightning.row_files import file_rows
 from svr_lightning.tasks import TASKS, get_task
 
 SAMPLES = "samples.jsonl"
@@ -49,18 +50,18 @@ def read_samples(path: str | os.PathLike[str]) -> list[SampleRecord]:
     Raises:
         ConfigError: naming the file and the line that is no sample record or repeats one.
     """
-    records = []
-    first_line: dict[tuple[str, str], int] = {}
-    for number, line in enumerate(Path(path).read_bytes().split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            record = SampleRecord.from_json(_parse_line(line))
-            if first_line.setdefault(record.key, number) != number:
-                raise ValueError(f"repeats {'/'.join(record.key)} of line {first_line[record.key]}")
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{path}, line {number}: {error}; fix or remove the line") from error
-        records.append(record)
+    path = Path(path)
+    records: list[SampleRecord] = []
+    places: dict[tuple[str, str], str] = {}
+    place = ""
+    try:
+        for place, value in file_rows(path):
+            record = SampleRecord.from_json(value)
+            if (first := places.setdefault(record.key, place)) != place:
+                raise ValueError(f"repeats {'/'.join(record.key)} of {path.name}{first}")
+            records.append(record)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}{place}: {error}; fix or remove the line") from error
     return records
 
 
@@ -117,17 +118,6 @@ def read_evaluation(folder: Path) -> Evaluation:
     require(bool(tables), f"{samples}: there are no samples in it; evaluate something first")
     config = section(read_results(folder / RESULTS), "config")
     return Evaluation(samples=samples, records=records, tables=tables, config=config)
-
-
-def _parse_line(line: bytes) -> Any:
-    try:
-        return json.loads(line.decode("utf-8-sig"), parse_constant=_refuse_constant)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON ({error.msg} at column {error.colno})") from error
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 # --- writing ------------------------------------------------------------------------------------

@@ -20,8 +20,9 @@ TIMED_OUT = 408
 """The status of an answer that did not come in time."""
 _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 _OTHER_CLOSE = re.compile(
-    r"</think\s*>|</(?:thinking|thought|reasoning|seed:think)>|\[/THINK\]|\u25c1/think\u25b7"
-    r"|<\|channel\|>final<\|message\|>",
+    r"</(?:\w+[:|])?(?:think\w*|thought|reasoning)(?::\w+)?\s*>|\[/THINK\]|\u25c1/think\u25b7"
+    r"|<\|(?:\w+:)?end_think\w*(?::\w+)?\|>|<channel\|>"
+    r"|<\|channel\|>final(?: ?<\|constrain\|>\w*)?<\|message\|>",
     re.IGNORECASE,
 )
 """What ends the reasoning of other models, where a server leaves it in the content."""

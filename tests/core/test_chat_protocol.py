@@ -39,7 +39,10 @@ THOUGHT = "<think>\na</think>\nb"
         # Other models close it in other words.
         *(
             ({"content": f"a{end}b"}, f"<think>\na{end}</think>\nb")
-            for end in ("</thinking>", "</THINK>", "[/THINK]", "<|channel|>final<|message|>")
+            for end in (
+                *("</thinking>", "</THINK>", "</mm:think>", "</think:x>", "</ifm|think_fast>"),
+                *("[/THINK]", "<|END_THINKING|>", "<channel|>", "<|channel|>final<|message|>"),
+            )
         ),
         # The server split the reasoning off, under one of three names: SGLang, vLLM, others.
         ({"content": "b", "reasoning_content": "a\n"}, "<think>\na\n</think>\nb"),

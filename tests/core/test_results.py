@@ -167,10 +167,9 @@ def _turn(**changes: Any) -> str:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{'dataset'", "no JSON (Expecting property name"),
-        (_line()[:-20], "no JSON"),
+        ("{'dataset'", "invalid JSON: Expecting property name"),
+        (_line()[:-20], "invalid JSON"),
         ("[" * 100_000, "recursion"),
-        (_line(error=math.nan), "NaN is not JSON"),
         (_line(returned_turn=True), "returned_turn: Expected `int`, got `bool`"),
         (_line(returned_turn=4), "returns turn 4 of 3"),
         (_line(turns=[], returned_turn=0), "either turns or an 'error'"),
@@ -181,7 +180,7 @@ def _turn(**changes: Any) -> str:
         (_turn(confidence=None), "both 'verdict' and 'confidence', or null for both"),
         (_turn(prompt_tokens=2**31), "turns[1].prompt_tokens: Expected `int` <= 2147483647"),
         (_turn(correct=1), "turns[1].correct: Expected `bool | null`, got `int`"),
-        (json.dumps(adaptive()[0]), "repeats toy/a of line 1"),
+        (json.dumps(adaptive()[0]), "repeats toy/a of samples.jsonl:1"),
     ],
 )
 def test_a_line_that_is_no_sample_record_is_named(tmp_path: Path, line: str, message: str) -> None:
@@ -190,7 +189,7 @@ def test_a_line_that_is_no_sample_record_is_named(tmp_path: Path, line: str, mes
     with pytest.raises(ConfigError) as caught:
         read_samples(path)
     text = str(caught.value)
-    assert f"{path}, line 3: " in text
+    assert f"{path}:3: " in text
     assert message in text
     assert "\n" not in text
 
@@ -202,7 +201,7 @@ def test_a_samples_file_from_elsewhere_is_read_or_named(tmp_path: Path) -> None:
     path.write_bytes(b"")
     assert read_samples(path) == []
     path.write_bytes(b'{"id": "\xff"}')
-    with pytest.raises(ConfigError, match=r"line 1: .*utf-8"):
+    with pytest.raises(ConfigError, match=r"jsonl:1: .*utf-8"):
         read_samples(path)
 
 
@@ -213,7 +212,7 @@ def test_a_record_of_another_version_is_refused_with_what_to_do(
     row = {name: value for name, value in adaptive()[0].items() if name != "schema_version"}
     path = tmp_path / "samples.jsonl"
     path.write_text(json.dumps(row if version is None else {**row, "schema_version": version}))
-    with pytest.raises(ConfigError, match=r"line 1: schema_version .* is not 2, .* evaluate again"):
+    with pytest.raises(ConfigError, match=r":1: schema_version .* is not 2, .* evaluate again"):
         read_samples(path)
 
 

@@ -61,17 +61,16 @@ def test_the_log_of_another_program_is_certified(tmp_path: Path, suffix: str) ->
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({**PLAIN, "confidence": 85}, "log.jsonl, row 1: confidence=85: Expected a number in [0,"),
+        ({**PLAIN, "confidence": 85}, "log.jsonl:1: confidence=85: Expected a number in [0,"),
         ({**PLAIN, "confidence": [0.5]}, "confidence=[0.5]: Expected `float`"),
         ({**PLAIN, "correct": "yes"}, "correct='yes': Expected `bool`"),
-        ({"id": 1, "confidence": 0.5}, "row 1: no correct; the row has id, confidence"),
-        ({**PLAIN, "id": ""}, "row 1: id is empty; fill it in"),
-        ({**PLAIN, "confidence": math.nan}, "row 1: confidence is empty"),
-        ({**PLAIN, "confidence": None}, "confidence is empty; fill it in, or"),
+        ({"id": 1, "confidence": 0.5}, "log.jsonl:1: no correct; the row has id, confidence"),
+        ({**PLAIN, "id": ""}, ":1: id is empty; fill it in"),
+        ({**PLAIN, "confidence": math.nan}, ":1: confidence is empty"),
         ({**PLAIN, "turn": 2}, "numbered from 1; found 2"),
         ({**PLAIN, "turn": -1}, "turn=-1: Expected `int` >="),
         ({**PLAIN, "tokens": 1.5}, "tokens=1.5: Expected `int`"),
-        ([1], "log.jsonl, row 1: the row is no object"),
+        ([1], "log.jsonl:1: the row is no object"),
     ],
 )
 def test_a_log_that_cannot_be_used_is_one_line(
@@ -90,14 +89,15 @@ def test_options_that_do_not_fit_a_log_are_named(
     assert "no file; --columns names" in refusal(capsys, tmp_path, *promise, *NAMES)
     wrong = refusal(capsys, log, *promise, "--columns", "score=p")
     assert "--columns score=p: give NAME=COLUMN" in wrong
+    assert "cluster=twins: no row has" in refusal(capsys, log, *promise, *NAMES, "cluster=twins")
     assert "give the folder of an evaluation" in refusal(capsys, *promise)
 
 
 @pytest.mark.parametrize("yes", [True, 1, 1.0, "True"])
 def test_a_table_made_by_pandas_is_read(tmp_path: Path, yes: Any) -> None:
-    """It writes floats, and NaN where there is nothing."""
-    row = {**PLAIN, "turn": 1.0, "correct": yes, "tokens": 7.0}
-    last = {**row, "turn": 2.0, "tokens": math.nan, "cluster": math.nan}
+    """It writes floats, and NaN where there is nothing; others write .5 and NA."""
+    row = {**PLAIN, "turn": 1.0, "correct": yes, "tokens": 7.0, "confidence": ".5"}
+    last = {**row, "turn": 2.0, "tokens": math.nan, "cluster": "NA"}
     table = load_log(written(tmp_path, [row, last]))
     assert table.length.tolist() == [2]
     assert table.correct.tolist() == [[True, True]]
@@ -130,7 +130,7 @@ def test_a_cluster_may_be_named_once_for_all_turns_of_a_problem(
 
 def test_two_clusters_of_one_problem_are_refused(tmp_path: Path) -> None:
     turns = [{**PLAIN, "turn": place, "cluster": c} for place, c in enumerate("ab", start=1)]
-    with pytest.raises(ConfigError, match=r"row 2: problem '1' has the clusters 'a' and 'b'"):
+    with pytest.raises(ConfigError, match=r"log.jsonl:2: problem '1' has the clusters 'a' and 'b'"):
         load_log(written(tmp_path, turns))
 
 
@@ -139,7 +139,7 @@ def test_rows_of_one_id_are_turns_only_by_a_column_of_turns(
 ) -> None:
     log = written(tmp_path, [{**row, "n": n} for row in log_rows(300) for n in (1, 2)])
     given = [str(log), "--max-wrong-accepted", "0.2", *NAMES]
-    assert "row 2: question '0' is there twice; if its rows are turns" in refusal(capsys, *given)
+    assert ":2: question '0' is there twice; if its rows are turns" in refusal(capsys, *given)
     assert main(["certify", *given, "turn=n"]) == 0
     assert "calibration: 150 problems, T_max = 2" in capsys.readouterr().out
 
