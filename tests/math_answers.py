@@ -7,6 +7,8 @@ EQUAL = [
     (r"\(x^2\)", "x^{2}"),
     (r"\text{Evelyn}", "Evelyn"),
     (r"\mathrm{even}", r"\textbf{even}"),
+    (r"\mathbf{\frac{6}{11}}", r"\boldsymbol{\frac{6}{11}}"),
+    ("6\u221a10 \u222a \u221a(x+1)\u200f", r"6\sqrt{10} \cup \sqrt{x+1}"),
     (r"\text{(C)}", "C"),
     (r"(\text{C})", r"\text{C}"),
     (r"x \in [1,2]", "[1, 2]"),

@@ -20,6 +20,7 @@ from svr_lightning.tasks.latex import (
     last_boxed,
     normalise,
     read_number,
+    spell,
 )
 
 _FALLBACK_CHARACTERS = 500
@@ -97,4 +98,4 @@ def _value(answer: str) -> Fraction | None:
         return Fraction(int(answer))
     if len(answer) > MAX_ANSWER:
         return None
-    return read_number(normalise(_TRAILING_WORDS.sub("", _CURRENCY.sub("", answer).strip())))
+    return read_number(normalise(_TRAILING_WORDS.sub("", _CURRENCY.sub("", spell(answer)).strip())))

@@ -25,7 +25,9 @@ _REASONING = {"because", "hence", "let", "since", "so", "then", "therefore", "th
 _STATED = re.compile(r"(?i:(?:the )?(?:final |correct )?answer(?: is:?|:)\s+)")
 _BARE_BOXED = re.compile(r"\\boxed\s+([^\s{}$\\]+)")
 
-_SPACING = re.compile(r"(?<!\\)\\(?:[,;:! ]|q?quad(?![a-zA-Z]))|~|\{,\}")
+_SPACING = re.compile(
+    r"(?<!\\)\\(?:[,;:! ]|q?quad(?![a-zA-Z]))|~|\{,\}|[\u200b-\u200f\u202a-\u202e\u2060\ufeff]"
+)
 _SIZE = re.compile(
     r"\\(?:left|right)\s*\.|\\(?:left|right|[bB]igg?[lrm]?|displaystyle|bf)(?![a-zA-Z])"
 )
@@ -38,14 +40,18 @@ _SYNONYMS = (
     (re.compile(r"\\neq?(?![a-zA-Z])|\u2260"), r"\\neq "),
     (re.compile(r"\\(?:times|cdot)(?![a-zA-Z])|[\u00d7\u00b7]"), r"\\cdot "),
     (re.compile(r"\\varnothing(?![a-zA-Z])|\u2205"), r"\\emptyset "),
+    (re.compile(r"\u222a"), r"\\cup "),
+    (re.compile(r"\u221a\s*(?:\(([^()]{0,99})\)|([0-9]+|\w))"), r"\\sqrt{\1\2}"),
     (re.compile(r"\u03c0"), r"\\pi "),
     (re.compile(r"\u221e"), r"\\infty "),
     (re.compile(r"[\u2212\u2013]"), "-"),
     (re.compile(r"\\?%|\s*\bpercent\b"), r"\\%"),
 )
 
-_TEXT = r"\\(?:text(?:rm|bf|it|normal)?|mbox|math(?:rm|bf|it)|operatorname)\s*\{([^{}]*)\}"
+_FONT = r"\\(?:text(?:rm|bf|it|normal)?|mbox|math(?:rm|bf|it)|operatorname|boldsymbol|bm)\s*"
+_TEXT = rf"{_FONT}\{{([^{{}}]*)\}}"
 _TEXT_COMMAND = re.compile(_TEXT)
+_FONT_OF_GROUP = re.compile(rf"{_FONT}(?=\{{)")
 _POWER = r"(?:\s*\^\s*\{?\s*[0-9]\s*\}?)?"
 _TEXT_UNIT = re.compile(rf"(?<=[0-9A-Za-z)}}\]])\s*{_TEXT}{_POWER}\s*\.?$")
 _UNIT_WORD = (
@@ -235,7 +241,7 @@ def _without_text_commands(text: str) -> str:
         text, found = _TEXT_COMMAND.subn(r" \1 ", text)
         if not found:
             break
-    return text
+    return _FONT_OF_GROUP.sub(" ", text)
 
 
 def _with_braces(text: str) -> str:
