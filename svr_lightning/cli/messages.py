@@ -23,7 +23,7 @@ _NO_GPU = re.compile(
 DRIVER = Path("/proc/driver/nvidia/version")
 CUDA, OLDEST_DRIVER = "13", 580
 """The version of CUDA that torch is built for, and the oldest NVIDIA driver that supports it."""
-_PASSING_ON = ("argparse", "importlib", "jsonargparse", "lightning", "yaml")
+_PASSING_ON = ("argparse", "codecs", "importlib", "jsonargparse", "lightning", "pathlib", "yaml")
 """Packages that call code named in a configuration. Where they raise, the text is at fault."""
 
 
@@ -55,6 +55,11 @@ def of_parser(error: BaseException) -> str:
     # Of a text the very first is that no file has such a name.
     first = [one for one in _causes(error) if type(one).__name__ != "PathError"][-1]
     reason = first.msg if isinstance(first, SyntaxError) else one_line(first).rstrip(".")
+    reason = reason.replace("Expected a dot import path string:", "there is no class")
+    kinds = re.findall(r"- Expected a (<class .*|typing\.Literal.*)", str(error))
+    _, got, value = reason.partition("Got value")
+    if got and len(kinds) > 1:  # the first cause names one of several types
+        reason = f"Expected a {' or a '.join(kinds)}. {got}{value}"
     return (f"{key.group(1)}: " if key else "") + reason + _place(first)
 
 

@@ -72,10 +72,23 @@ class Layer(jsonargparse.ActionConfigFile):  # type: ignore[name-defined,misc]
             raise ConfigError(f"{where}{explain(error) or _refusal(error, parser)}") from error
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that comes twice, of which YAML keeps the last."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """A mapping, whose keys differ."""
+        known = set()
+        for key, _ in node.value:
+            place = f"line {key.start_mark.line + 1}: the key {key.value!r}"
+            require(key.value not in known, f"{place} is there twice; join the two")
+            known.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def _section(text: str, name: str) -> Mapping[str, Any]:
     """The keys of a section of a configuration; none of a text that the parser will refuse."""
     try:
-        found = yaml.safe_load(text)
+        found = yaml.load(text, _Loader)  # noqa: S506  # a safe loader
     except yaml.YAMLError:
         return {}
     section = found.get(name) if isinstance(found, dict) else None
