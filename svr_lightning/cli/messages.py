@@ -57,9 +57,8 @@ def of_parser(error: BaseException) -> str:
     reason = first.msg if isinstance(first, SyntaxError) else one_line(first).rstrip(".")
     reason = reason.replace("Expected a dot import path string:", "there is no class")
     kinds = re.findall(r"- Expected a (<class .*|typing\.Literal.*)", str(error))
-    _, got, value = reason.partition("Got value")
-    if got and len(kinds) > 1:  # the first cause names one of several types
-        reason = f"Expected a {' or a '.join(kinds)}. {got}{value}"
+    if "Got value" in reason and kinds:  # the reason names the first of several types
+        reason = reason.replace(kinds[0], " or a ".join(kinds))
     return (f"{key.group(1)}: " if key else "") + reason + _place(first)
 
 

@@ -77,11 +77,10 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         """A mapping, whose keys differ."""
-        known = set()
-        for key, _ in node.value:
-            place = f"line {key.start_mark.line + 1}: the key {key.value!r}"
-            require(key.value not in known, f"{place} is there twice; join the two")
-            known.add(key.value)
+        keys = [key.value for key, _ in node.value]
+        twice = [key for key in keys if keys.count(key) > 1]
+        where = f"line {node.start_mark.line + 1}"
+        require(not twice, f"{where}: the key {'/'.join(twice[:1])!r} is there twice; join the two")
         return super().construct_mapping(node, deep)
 
 
