@@ -22,16 +22,7 @@ from inspect_ai.model import (
     ModelOutput,
     get_model,
 )
-from inspect_ai.scorer import (
-    CORRECT,
-    INCORRECT,
-    SampleScore,
-    Score,
-    Scorer,
-    Target,
-    metric,
-    scorer,
-)
+from inspect_ai.scorer import CORRECT, INCORRECT, SampleScore, Score, Scorer, Target, metric, scorer
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from svr_lightning.analysis.metrics import defined_values

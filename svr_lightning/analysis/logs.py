@@ -1,5 +1,6 @@
 """Another program's log as a table: JSON lines, csv or parquet with a row per turn."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -110,9 +111,10 @@ def _row(values: Any, names: Mapping[str, str]) -> _Row:
         if name not in texts:
             has = one_line(", ".join(map(str, values)))
             raise ValueError(f"no {names[name]}; the row has {has}; see --columns")
-    read = {k: v if k in ("id", "cluster") else _number(v) for k, v in texts.items()}
+    for name in texts.keys() - {"id", "cluster"}:  # .5 and 2.0 are numbers too
+        texts[name] = re.sub(r"^\.", "0.", texts[name]).removesuffix(".0")
     try:
-        row = convert(read, _Row, strict=False)
+        row = convert(texts, _Row, strict=False)
         if not -_ROUNDING <= row.confidence <= 1 + _ROUNDING:
             raise ValidationError("Expected a number in [0, 1] - at `$.confidence`")
     except ValidationError as error:
@@ -120,15 +122,6 @@ def _row(values: Any, names: Mapping[str, str]) -> _Row:
         shown = one_line(repr(values[names[name]]))
         raise ValueError(f"{names[name]}={shown}: {reason}") from error
     return row
-
-
-def _number(text: str) -> object:
-    """The number that a text is, a whole one without places; any other text as it is."""
-    try:
-        value = float(text)
-    except ValueError:
-        return text
-    return int(value) if value.is_integer() else value
 
 
 def _add_turn(turns: list[_Row], row: _Row, column: str) -> None:

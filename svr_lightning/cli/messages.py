@@ -102,11 +102,7 @@ def _of_system(error: OSError) -> str | None:
     where = f"{error.filename}: " if error.filename else ""
     if error.errno == errno.ENOSPC:
         return f"{where}the disk is full; free some space and resume with --ckpt_path last"
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return (
-            f"{where}cannot be written or read ({os.strerror(error.errno)}); give another folder "
-            "with --trainer.default_root_dir, or change the permissions"
-        )
-    if where and error.errno in (errno.EDQUOT, errno.EFBIG, errno.ENOENT, errno.ENOTDIR):
-        return f"{where}cannot be used ({os.strerror(error.errno)})"
+    if where:
+        cure = "give another folder with --trainer.default_root_dir, or change the permissions"
+        return f"{where}cannot be used ({os.strerror(error.errno)}); {cure}"
     return None

@@ -14,11 +14,7 @@ import yaml
 from jsonargparse import ArgumentError, Namespace, set_parsing_settings
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.cli import (
-    LightningArgumentParser,
-    LightningCLI,
-    SaveConfigCallback,
-)
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_info
 
 from svr_lightning.analysis.results import RESULTS, SAMPLES
@@ -79,8 +75,9 @@ class _Loader(yaml.SafeLoader):
         """A mapping, whose keys differ."""
         keys = [key.value for key, _ in node.value]
         twice = [key for key in keys if keys.count(key) > 1]
-        where = f"line {node.start_mark.line + 1}"
-        require(not twice, f"{where}: the key {'/'.join(twice[:1])!r} is there twice; join the two")
+        if twice:
+            where = f"line {node.start_mark.line + 1}"
+            raise ConfigError(f"{where}: the key {twice[0]!r} is there twice; join the two")
         return super().construct_mapping(node, deep)
 
 

@@ -12,14 +12,7 @@ from operator import itemgetter
 from typing import ClassVar, Protocol
 
 from svr_lightning.core.parsing import SelfCheckFields
-from svr_lightning.core.types import (
-    DraftState,
-    Message,
-    OracleState,
-    PolicyState,
-    Problem,
-    Verdict,
-)
+from svr_lightning.core.types import DraftState, Message, OracleState, PolicyState, Problem, Verdict
 
 TRUNCATION_MARK = "[...truncated]"
 

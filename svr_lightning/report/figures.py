@@ -19,14 +19,7 @@ from svr_lightning.analysis.intervals import effective_size, wilson_interval
 from svr_lightning.analysis.metrics import average, groups, values_of
 from svr_lightning.analysis.replay import THRESHOLDS, replay, transitions
 from svr_lightning.analysis.stops import FRESH, ORACLE, REFINING, frontiers
-from svr_lightning.analysis.table import (
-    Bools,
-    Ints,
-    TurnTable,
-    cluster_codes,
-    pool,
-    problem_table,
-)
+from svr_lightning.analysis.table import Bools, Ints, TurnTable, cluster_codes, pool, problem_table
 from svr_lightning.core.metrics import VERDICT_CODES
 from svr_lightning.core.stopping import DEFAULT_THRESHOLD
 from svr_lightning.report import drawing

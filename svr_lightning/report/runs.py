@@ -8,12 +8,7 @@ from typing import Any
 
 from svr_lightning.analysis.metrics import Datasets, averages, groups, measure, ordered
 from svr_lightning.analysis.replay import measured_under, replayed, threshold_rules
-from svr_lightning.analysis.results import (
-    Evaluation,
-    read_evaluation,
-    section,
-    setting,
-)
+from svr_lightning.analysis.results import Evaluation, read_evaluation, section, setting
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.analysis.voting import VOTES, vote
 from svr_lightning.core.metrics import NO_VERDICT

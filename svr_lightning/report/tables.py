@@ -7,14 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from svr_lightning.analysis.metrics import (
-    Datasets,
-    average,
-    columns_of,
-    groups,
-    text_of,
-    values_of,
-)
+from svr_lightning.analysis.metrics import Datasets, average, columns_of, groups, text_of, values_of
 from svr_lightning.core.metrics import DEFINITIONS, NONE
 from svr_lightning.display import plain
 from svr_lightning.report.runs import Method, data_sets

@@ -15,13 +15,7 @@ from typing import Any, NamedTuple
 from svr_lightning.core.seeds import SeedContext, derive_seed
 from svr_lightning.core.types import AnyCompletion, Completion, Decoding, Message, Problem
 from svr_lightning.display import Progress
-from svr_lightning.engines.base import (
-    Engine,
-    Output,
-    Refusal,
-    Request,
-    TextOutput,
-)
+from svr_lightning.engines.base import Engine, Output, Refusal, Request, TextOutput
 from svr_lightning.errors import require
 from svr_lightning.recipes.dialogues import PromptRequest, RolloutFn, limited
 from svr_lightning.rollout.rendering import Renderer

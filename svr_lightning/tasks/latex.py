@@ -25,13 +25,11 @@ _REASONING = {"because", "hence", "let", "since", "so", "then", "therefore", "th
 _STATED = re.compile(r"(?i:(?:the )?(?:final |correct )?answer(?: is:?|:)\s+)")
 _BARE_BOXED = re.compile(r"\\boxed\s+([^\s{}$\\]+)")
 
-_SPACING = re.compile(
-    r"(?<!\\)\\(?:[,;:! ]|q?quad(?![a-zA-Z]))|~|\{,\}|[\u200b-\u200f\u202a-\u202e\u2060\ufeff]"
-)
+_SPACING = re.compile(r"(?<!\\)\\(?:[,;:! ]|q?quad(?![a-zA-Z]))|~|\{,\}")
 _SIZE = re.compile(
     r"\\(?:left|right)\s*\.|\\(?:left|right|[bB]igg?[lrm]?|displaystyle|bf)(?![a-zA-Z])"
 )
-_DELIMITER = re.compile(r"(?<!\\)\\[()\[\]]|\\?\$")
+_DELIMITER = re.compile(r"(?<!\\)\\[()\[\]]|\\?\$|[\u200b-\u200f\u2060\ufeff]")
 _DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|\\degree(?![a-zA-Z])|\u00b0")
 _SYNONYMS = (
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),

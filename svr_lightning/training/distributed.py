@@ -18,11 +18,7 @@ from typing import Any
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.accelerators import CPUAccelerator
-from lightning.pytorch.strategies import (
-    DeepSpeedStrategy,
-    FSDPStrategy,
-    ModelParallelStrategy,
-)
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 
 from svr_lightning.errors import ConfigError, error_line, require
 from svr_lightning.training import checkpoint as folders
