@@ -1,7 +1,6 @@
 """Errors of jsonargparse, Lightning and the system as one line that says how to fix it."""
 
 import errno
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,5 +103,5 @@ def _of_system(error: OSError) -> str | None:
         return f"{where}the disk is full; free some space and resume with --ckpt_path last"
     if where:
         cure = "give another folder with --trainer.default_root_dir, or change the permissions"
-        return f"{where}cannot be used ({os.strerror(error.errno)}); {cure}"
+        return f"{where}cannot be used ({error.strerror}); {cure}"
     return None

@@ -18,7 +18,7 @@ import numpy as np
 from lightning.pytorch.utilities import rank_zero_only
 
 from svr_lightning.core.types import Problem
-from svr_lightning.errors import ConfigError, one_line, require, typed_line
+from svr_lightning.errors import ConfigError, did_you_mean, one_line, require, typed_line
 from svr_lightning.files import LFS_POINTER, is_lfs_pointer
 from svr_lightning.row_files import SUFFIXES, file_rows
 from svr_lightning.tasks import Task, get_task
@@ -106,6 +106,10 @@ def load_problems(source: DataSource, on_bad_row: OnBadRow = "error") -> list[Pr
     except (OSError, ValueError) as error:
         raise ConfigError(f"{source.label}: {error}") from error
     require(bool(rows), f"{source.label}: there are no rows in it")
+    read = {name for column in task.columns for name in column.names} | {"cluster"}
+    for name in source.columns or () if task.columns else ():
+        hint = did_you_mean(name, read)
+        require(name in read, f"{source.label}: columns: {task.name} reads no {name!r}{hint}")
     problems, bad, repeated = [], [], []
     places: dict[str, str] = {}
     for number, where, row in rows:

@@ -106,6 +106,8 @@ def test_columns_may_have_names_of_their_own(tmp_path: Path) -> None:
     assert [p.question for p in problems] == [row["question"] for row in ROWS]
     message = error_of(gsm8k(path, columns={"question": "text"}))
     assert "rows.jsonl:1: missing column 'text', which columns.question names" in message
+    message = error_of(gsm8k(path, columns={"qestion": "problem_text"}))
+    assert "columns: gsm8k reads no 'qestion'; did you mean 'question'?" in message
 
 
 def test_a_folder_gives_the_files_named_for_the_split_in_order_of_name(tmp_path: Path) -> None:
