@@ -24,7 +24,7 @@ from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.engines.chat_answers import ServerError, read_answer
 from svr_lightning.engines.connections import Connections, Retries
 from svr_lightning.engines.openai import PATH, Fields, request_body
-from svr_lightning.errors import typed_line
+from svr_lightning.errors import one_line, typed_line
 from svr_lightning.rollout.driver import completion_of
 from svr_lightning.rollout.rendering import Renderer
 
@@ -158,7 +158,11 @@ class EngineBackend(Backend):
 
     def fits(self, messages: Sequence[Message]) -> bool:
         """Whether it fits without cutting."""
-        return self._renderer.fits(messages)
+        try:
+            return self._renderer.fits(messages)
+        except Exception as error:  # its chat template raises what it likes
+            reason = f"messages: the policy's chat template refuses them ({one_line(error)})"
+            raise ServerError(reason, status=400) from error
 
     async def complete(
         self, messages: Sequence[Message], sampling: Decoding, seed: int

@@ -15,7 +15,7 @@ from typing import Any
 from svr_lightning.core.evidence import token_scores, token_span
 from svr_lightning.core.parsing import CLOSE_TAG, OPEN_TAG, THINK_CLOSE, Reading
 from svr_lightning.core.types import Completion, Message, Sample, TokenScores
-from svr_lightning.errors import ConfigError
+from svr_lightning.errors import ConfigError, typed_line
 
 THINK_OPEN = "<think>"
 _METHOD_TAGS = {THINK_OPEN, THINK_CLOSE, "<answer>", "</answer>", OPEN_TAG, CLOSE_TAG}
@@ -36,7 +36,7 @@ class Renderer:
         chat_template_kwargs: handed to the template, for example ``enable_thinking``.
 
     Raises:
-        ConfigError: if the tokenizer has no chat template.
+        ConfigError: if the tokenizer has no chat template, or one that cannot be used.
     """
 
     def __init__(
@@ -56,8 +56,7 @@ class Renderer:
         self.max_prompt_tokens = max_prompt_tokens
         self.max_model_len = max_model_len
         self._kwargs = chat_template_kwargs or {}
-        self._folds_system = False
-        self._folds_system = not self._shows_system()
+        self._find_place_of_system()
         control = _control_tokens(tokenizer)
         self._control_ids = frozenset(control.values())
         self._spelt_out = _at_any_of(control)
@@ -172,21 +171,29 @@ class Renderer:
         kept = min(len(self._decode(ids[overshoot:])), len(content) - 1)
         return content[len(content) - kept :]
 
-    def _shows_system(self) -> bool:
-        """Whether the template takes a system message; says so if not."""
-        messages = [{"role": "system", "content": _PROBE}, {"role": "user", "content": "x"}]
-        try:
-            if _PROBE in self.text(messages):
-                return True
-        except Exception:  # the template raises what it likes
-            self._folds_system = True
-            self.text(messages)  # what this raises has another cause
-        warnings.warn(
-            f"the chat template of {self.tokenizer.name_or_path!r} takes no system message; it is "
-            "put before the user's message",
-            stacklevel=3,
+    def _find_place_of_system(self) -> None:
+        """Put a system message into the user's where the template shows no other; says so.
+
+        Raises:
+            ConfigError: if the template shows no text, or raises.
+        """
+        messages = [{"role": role, "content": _PROBE} for role in ("system", "user")]
+        name, fault = self.tokenizer.name_or_path, "it does not show their text"
+        for folds in (False, True):
+            self._folds_system = folds
+            try:
+                shown = self.text(messages).count(_PROBE) == 2
+            except Exception as error:  # the template raises what it likes
+                shown, fault = False, typed_line(error)
+            if shown and folds:
+                message = "takes no system message; it is put before the user's message"
+                warnings.warn(f"the chat template of {name!r} {message}", stacklevel=3)
+            if shown:
+                return
+        raise ConfigError(
+            f"model.policy: the chat template of {name!r} takes no messages whose content is text "
+            f"({fault}); mend the chat_template.jinja in its folder"
         )
-        return False
 
     def _open_think(self) -> str:
         """``<think>`` and a newline if the template leaves one open before the completion."""

@@ -4,6 +4,7 @@ The tokenizer is the shipped policy's, under its own chat template and under tem
 like those of the large model families.
 """
 
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -270,10 +271,22 @@ def test_a_template_without_a_system_role_shows_the_system_message_in_the_users(
     assert len(render.prompt_ids(chat("1+1? " * 200))) <= 60
 
 
-def test_what_a_template_raises_for_any_prompt_is_raised() -> None:
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ raise_exception('never') }}", "text (TemplateError: never); mend the chat_template"),
+        ("{% for m in messages %}", "TemplateSyntaxError"),
+        # It takes content in parts, as those of models that see do.
+        (
+            "{% for part in messages[-1].content %}{{ part.text }}{% endfor %}",
+            "not show their text",
+        ),
+    ],
+)
+def test_a_template_that_shows_no_text_is_refused(template: str, said: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
-    tokenizer.chat_template = "{{ raise_exception('never') }}"
-    with pytest.raises(Exception, match="never"):
+    tokenizer.chat_template = template
+    with pytest.raises(ConfigError, match=re.escape(said)):
         Renderer(tokenizer)
 
 

@@ -82,6 +82,18 @@ def test_a_question_that_does_not_fit_is_refused(embedded: str) -> None:
     assert "too long" in said.json()["error"]["message"]
 
 
+def test_messages_that_the_policys_template_refuses_are_a_wrong_request(
+    embedded: str, policy: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strict = "{{ raise_exception('roles must alternate') if messages[1].role == 'assistant' }}"
+    tokenizer = policy.renderer.tokenizer
+    monkeypatch.setattr(tokenizer, "chat_template", strict + tokenizer.chat_template)
+    greeted = [{"role": "assistant", "content": "Hi."}, {"role": "user", "content": QUESTION}]
+    said = chat(embedded, messages=greeted)
+    assert said.status_code == 400
+    assert "roles must alternate" in said.json()["error"]["message"]
+
+
 def test_a_seed_repeats_what_was_sampled(embedded: str) -> None:
     ask = partial(chat, embedded, temperature=1.0, svr={"max_turns": 1})
     texts = [ask(seed=seed).json()["svr"]["turns"][0]["text"] for seed in (1, 1, 2, 3, 4)]
