@@ -85,7 +85,7 @@ def test_options_that_do_not_fit_a_log_are_named(
 ) -> None:
     log = written(tmp_path, log_rows(5))
     promise = ("--max-pse", 0.1)
-    assert "row 1: no id; the row has question, p, y" in refusal(capsys, log, *promise)
+    assert "log.jsonl:1: no id; the row has question, p, y" in refusal(capsys, log, *promise)
     assert "no file; --columns names" in refusal(capsys, tmp_path, *promise, *NAMES)
     wrong = refusal(capsys, log, *promise, "--columns", "score=p")
     assert "--columns score=p: give NAME=COLUMN" in wrong
