@@ -14,13 +14,16 @@ from tests.commands import ROOT
 from tests.pages import blocks, page, tables
 
 SEEDS = ("42", "43", "44")
+FREE_STOP, FRESH = 2, 4
+"""Places of these ways in the main job's table."""
 
 
 def published(path: str) -> Any:
     return json.loads((ROOT / path).read_text(encoding="utf-8"))
 
 
-MAIN_JOB = published("tools/results/main_job.json")
+RUNS = published("tools/results/main_job.json")
+MAIN_JOB = RUNS["svr_plus"]
 EMBEDDED = published("tools/results/embedded.json")["runs"]
 RESULTS = {
     task: published(f"experiments/miniature/results/{task}/results.json")
@@ -43,9 +46,9 @@ def gap(value: Any, name: str = "difference") -> str:
     return f"{value[name]:+.3f} {interval(*value['ci95'], form='+.3f')}"
 
 
-def main_gap(seed: str) -> str:
-    worth = MAIN_JOB[seed]["check_value"]
-    return f"{worth['gap']:+.3f} {interval(*worth['gap_ci95'], form='+.3f')}"
+def main_gap(seed: str, key: str = "gap", method: str = "svr_plus") -> str:
+    worth = RUNS[method][seed]["check_value"]
+    return f"{worth[key]:+.3f} {interval(*worth[f'{key}_ci95'], form='+.3f')}"
 
 
 def ways(seed: str) -> list[tuple[str, str, str]]:
@@ -54,16 +57,21 @@ def ways(seed: str) -> list[tuple[str, str, str]]:
     return [(f"{r['accuracy']:.3f}", interval(*r["ci95"]), f"{r['tokens']:.0f}") for r in rows]
 
 
+def accuracies(way: int, method: str = "svr_plus") -> list[float]:
+    return [RUNS[method][seed]["check_value"]["rows"][way]["accuracy"] for seed in SEEDS]
+
+
 def test_the_first_screen_has_the_numbers_of_the_main_job() -> None:
-    rows = table("README.md", "within 198 tokens per problem, seed 42")
+    rows = table("README.md", "within 199 tokens per problem, seed 42")
     assert [tuple(row) for row in rows.values()] == ways("42")
-    text = page("README.md")
-    assert all(main_gap(seed) in text.replace("\n", " ") for seed in SEEDS)
-    (best, free) = (ways("42")[i][0] for i in (4, 2))
-    assert f"**{float(best):.2f} instead of {float(free):.2f}**" in text
+    text = page("README.md").replace("\n", " ")
+    assert all(main_gap(seed, key) in text for seed in SEEDS for key in ("gap", "gain"))
+    best, free = (fmean(accuracies(way)) for way in (FRESH, FREE_STOP))
+    assert f"**{best:.2f} instead of {free:.2f}**" in text
     (shown,) = (block for block in blocks(page("docs/index.md"), "text"))
     assert all(" ".join(way) in " ".join(shown.split()) for way in ways("42"))
     assert main_gap("42") in shown
+    assert main_gap("42", "gain") in shown
 
 
 def test_the_picture_is_drawn_from_them() -> None:
@@ -74,7 +82,12 @@ def test_the_page_of_results_has_them_for_each_seed() -> None:
     rows = list(table("docs/results.md", "accuracy, 95 % interval, tokens").values())
     columns = [map(" ".join, ways(seed)) for seed in SEEDS]
     expected = [list(row) for row in zip(*columns, strict=True)]
-    assert rows == [*expected, [main_gap(seed) for seed in SEEDS]]
+    differences = [[main_gap(seed, key) for seed in SEEDS] for key in ("gap", "gain")]
+    assert rows == [*expected, *differences]
+    text = page("docs/results.md")
+    gaps = [RUNS["svr"][seed]["check_value"]["gap"] for seed in SEEDS]
+    assert "{:+.3f}, {:+.3f} and {:+.3f}".format(*gaps) in text
+    assert "{:.3f}, {:.3f} and {:.3f}".format(*accuracies(FRESH, "svr")) in text
 
 
 KEYS = ("accuracy", "avg_total_tokens", "pse", "auroc", "brier", "overconfidence")
@@ -91,12 +104,12 @@ def embedded(task: str, method: str, when: str) -> list[Any]:
 
 def test_the_embedded_tasks_are_means_of_published_runs() -> None:
     (found,) = (rows for rows in tables(page("docs/results.md")) if "Brier" in rows[0])
-    main_job = [MAIN_JOB[seed] for seed in SEEDS]
+    svr = [RUNS["svr"][seed] for seed in SEEDS]
     tasks = ("countdown_tiny", "arithmetic_tiny")
     plus = [shown(embedded(task, "svr_plus, every turn", "after")) for task in tasks]
     assert [row[1:] for row in found[1:]] == [
-        shown([run["before"] for run in main_job]),
-        shown([run["after"] for run in main_job]),
+        shown([run["before"] for run in svr]),
+        shown([run["after"] for run in svr]),
         plus[0],
         shown(embedded(tasks[1], "svr", "before")),
         shown(embedded(tasks[1], "svr", "after")),
@@ -157,14 +170,20 @@ def test_the_pretrained_model_has_the_numbers_of_its_recordings() -> None:
     found = published("experiments/real/results/summary.json")
     keys = ("right", "says_correct", "auroc", "auroc_verdict", "auroc_logprob")
     means = []
-    for arm in ("start", "svr", "control", "labelled"):
+    for arm in ("start", "svr", "control", "supervised", "labelled"):
         runs = [run for name, run in found["policies"].items() if name.endswith(f", {arm}")]
         means.append([f"{fmean(run[key] for run in runs):.3f}" for key in keys])
     assert [*map(list, table("docs/results.md", "first turns, seeds 1 to 3").values())] == means
     text = " ".join(page("docs/results.md").split())
-    for arm in ("svr", "labelled"):
+    for arm in ("svr", "supervised", "labelled"):
         primary = found["comparisons"][arm]["primary: AUROC"]
         assert gap(primary, "value") in text
+    of_verdicts = found["comparisons"]["supervised"]["not planned: AUROC of P(CORRECT)"]
+    assert gap(of_verdicts, "value") in text
+    columns = [row[2:] for row in means]
+    both = [f"{one} / {other}" for one, other in zip(columns[1], columns[2], strict=True)]
+    shown = table("README.md", "AUROC on first answers, means of three seeds")
+    assert [*shown.values()] == [columns[0], both, columns[3]]
 
 
 BENCH = {
