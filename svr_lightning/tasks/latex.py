@@ -43,7 +43,7 @@ _SYNONYMS = (
     (re.compile(r"\u03c0"), r"\\pi "),
     (re.compile(r"\u221e"), r"\\infty "),
     (re.compile(r"[\u2212\u2013]"), "-"),
-    (re.compile(r"\\?%|\s*\bpercent\b"), r"\\%"),
+    (re.compile(r"\\?%|(?<=[0-9)}])\s*percent\b"), r"\\%"),
 )
 
 _FONT = r"\\(?:text(?:rm|bf|it|normal)?|mbox|math(?:rm|bf|it)|operatorname|boldsymbol|bm)\s*"
@@ -173,7 +173,7 @@ def normalise(answer: str) -> str:
     text = "".join(spell(answer).replace(r"\%", "").split()).removesuffix(".")
     if text.count("=") + text.count("\\in") - text.count("\\infty") <= 1:
         text = _NAMED.sub("", text, count=1) if _NAMED.match(text) else text
-    text = _SCRIPT.sub(r"\1\2", _with_braces(text).removesuffix("."))
+    text = _SCRIPT.sub(r"\1\2", with_braces(text).removesuffix("."))
     text = _SLASH.sub(r"\\frac{\1}{\2}", _POINT.sub("0.", text))
     choice = _CHOICE.fullmatch(text)
     return choice.group(1) if choice else text
@@ -235,19 +235,19 @@ def _without_unit(text: str) -> str:
 
 
 def _without_text_commands(text: str) -> str:
-    for _ in range(4):  # they may stand within each other
+    for _ in range(4):  # commands nest
         text, found = _TEXT_COMMAND.subn(r" \1 ", text)
         if not found:
             break
     return _FONT_OF_GROUP.sub(" ", text)
 
 
-def _with_braces(text: str) -> str:
+def with_braces(text: str, *, keep_groups: bool = False) -> str:
     r"""Put braces round the arguments of ``\frac`` and ``\sqrt`` that go without them.
 
-    Braces that are no argument's, as in ``{7}``, are left out. One pass: ``due`` counts the
-    arguments still to come, and a stack keeps the count and the closing brace of each group that is
-    open, so nesting costs no recursion.
+    Braces that are no argument's, as in ``{7}``, are left out unless they are to be kept. One pass:
+    ``due`` counts the arguments still to come, and a stack keeps the count and the closing brace of
+    each group that is open, so nesting costs no recursion.
     """
     written: list[str] = []
     due = 0
@@ -258,7 +258,7 @@ def _with_braces(text: str) -> str:
             due = 2 if piece == "\\frac" else 1
             written.append(piece)
         elif piece == "{":
-            plain = not due and not _TAKES_BRACES.fullmatch(before)
+            plain = not (keep_groups or due or _TAKES_BRACES.fullmatch(before))
             suspended.append((max(due - 1, 0), "" if plain else "}"))
             due = 0
             written.append("" if plain else piece)
@@ -268,6 +268,9 @@ def _with_braces(text: str) -> str:
         elif due and (piece.isalnum() or piece.startswith("\\")):
             due -= 1
             written.append(f"{{{piece}}}")
+        elif piece == " ":
+            written.append(piece)
+            continue
         else:
             due = 0
             written.append(piece)

@@ -15,11 +15,11 @@ import sys
 from typing import Any
 
 import sympy.physics.units
-from latex2sympy2_extended import NormalizationConfig, is_expr_of_only_symbols, latex2sympy
+from latex2sympy2_extended.latex2sympy2 import _Latex2Sympy, is_expr_of_only_symbols
 from sympy.core.relational import Relational
 from sympy.parsing import sympy_parser
 
-from svr_lightning.tasks.latex import normalise, spell
+from svr_lightning.tasks.latex import normalise, spell, with_braces
 
 CPU_SECONDS = 1.0
 """Processor time of one comparison; the kernel then ends the process, as it does for memory."""
@@ -30,15 +30,16 @@ MAX_CHARACTERS = 400
 RELATIVE = 1e-5
 """Relative tolerance where one of two numbers has a decimal point; all others are exact."""
 
-_MISSING_BRACES = NormalizationConfig(basic_latex=False, malformed_operators=True, boxed="none")
 _IMAGINARY_UNIT = {sympy.Symbol("i", real=True): sympy.I}
 _NUMBER = re.compile(r"[0-9]+|[0-9]*\.[0-9]+|[0-9]+\.")
 _WORDS = re.compile(r"[a-z]+(?:,[a-z]+)*")
 _THOUSANDS = re.compile(r"(?<=[0-9])[, ](?=[0-9]{3}(?![0-9]))")
 _SCIENTIFIC = re.compile(r"(?<=[0-9])[eE]([+-]?[0-9]{1,3})(?![0-9])")
-_PRODUCT = re.compile(r"(?<=[0-9)]) ?\(")
+_SQRT = re.compile(r"(?<![\\A-Za-z])sqrt(?=[({ ])")
+_ARGUMENT = re.compile(r"(\^|\\sqrt) ?\(([^()]*)\)")
+_MIXED = re.compile(r"(?<![0-9.^_}])([0-9]+) ?(\\frac ?\{[0-9]+\} ?\{[0-9]+\})")
 _BASE = re.compile(r"(?<=[0-9)])_\{?([0-9]+)")
-_UNREADABLE = re.compile(r"'|\\prime(?![a-zA-Z])|[0-9] [0-9]")
+_UNREADABLE = re.compile(r"'|\\prime(?![a-zA-Z])|(?<!_)[0-9] [0-9]")
 _BRACKET = re.compile(r"[(\[]|\\\{")
 _WARM_UP = (r"\binom{n}{2} + \sin^2 x", r"x \in (1, 2]"), (r"50\%", "0.5"), ("y = 2x", "x = 1")
 
@@ -71,12 +72,27 @@ def read(text: str) -> Any:
     latex = spell(text)
     if not _BRACKET.search(latex):  # in brackets, a comma separates items
         latex = _THOUSANDS.sub("", latex)
+    latex = _ARGUMENT.sub(r"\1{\2}", _SQRT.sub(r"\\sqrt", latex))
+    latex = with_braces(latex, keep_groups=True)
     if _UNREADABLE.search(latex):
-        raise ValueError("ambiguous")
-    latex = _PRODUCT.sub(r" \\cdot (", latex)  # the reader takes 2(3) as a mixed number, 5
+        raise ValueError("a derivative, or numbers without a sign between them")
+    latex = _MIXED.sub(r"(\1+\2)", latex)
     latex = _SCIENTIFIC.sub(r" \\cdot 10^{\1}", latex).replace(r"\%", r" \cdot \frac{1}{100}")
-    value = latex2sympy(latex, is_real=True, normalization_config=_MISSING_BRACES)
-    return value.xreplace(_IMAGINARY_UNIT)
+    return _Reader(is_real=True).parse(latex).xreplace(_IMAGINARY_UNIT)
+
+
+class _Reader(_Latex2Sympy):  # type: ignore[misc]
+    """Reads factors side by side as a product; its base adds a fraction to any whole number."""
+
+    def convert_postfix_list(self, arr: list[Any], i: int = 0) -> Any:
+        value = super().convert_postfix_list([arr[i]])
+        if i + 1 == len(arr):
+            return value
+        rest = self.convert_postfix_list(arr, i + 1)
+        if not all(isinstance(side, sympy.Expr | sympy.MatrixBase) for side in (value, rest)):
+            raise ValueError("no product")
+        matrix = any(isinstance(side, sympy.MatrixBase) for side in (value, rest))
+        return (self.mat_mul_flat if matrix else self.mul_flat)(value, rest)
 
 
 def parse_number(text: str, *_: Any, **__: Any) -> sympy.Basic:

@@ -73,6 +73,11 @@ EQUAL = [
     # products that look like mixed numbers, thousands, a percentage in words
     ("2(3)", "6"),
     (r"(2)\left(3\right)x", "6x"),
+    (r"\frac{10}{5}(11)", "22"),
+    (r"\binom{5}{2}\frac{1}{2}", "5"),
+    (r"\frac{1}{2}12", "6"),
+    (r"1\frac12x", r"\frac{3x}{2}"),
+    (r"\log_2 8", "3"),
     (r"10\,000\pi", r"10^4\pi"),
     (r"\sqrt{4} percent", "0.02"),
 ]
