@@ -33,17 +33,14 @@ class SeedContext:
     attempt: int = 0
     """Generation attempt under dynamic resampling."""
 
+    def seed(self, problem_id: str, *, purpose: str, sample: int = 0, turn: int = 0) -> int:
+        """:func:`derive_seed` of a draw about a problem at this place."""
+        place = {"step": self.step, "attempt": self.attempt, "sample": sample, "turn": turn}
+        return derive_seed(self.run_seed, problem_id=problem_id, purpose=purpose, **place)
+
     def generator(self, problem_id: str, purpose: str, sample: int = 0) -> random.Random:
         """A random generator for one draw about a problem, independent of the tokens' draws."""
-        seed = derive_seed(
-            self.run_seed,
-            step=self.step,
-            problem_id=problem_id,
-            sample=sample,
-            attempt=self.attempt,
-            purpose=purpose,
-        )
-        return random.Random(seed)  # noqa: S311
+        return random.Random(self.seed(problem_id, purpose=purpose, sample=sample))  # noqa: S311
 
 
 START = SeedContext()

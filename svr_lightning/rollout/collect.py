@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import accumulate, pairwise
 from typing import Literal
 
 from svr_lightning.core.seeds import SeedContext
@@ -74,63 +72,47 @@ def collect_rollout(
     """
     if resample != "off" and fresh is None:
         raise ValueError(f"resample={resample!r} needs fresh=, which draws training problems")
-    drive = partial(Driver, engine, renderer, run_seed=seed, step=step)
-    roll = partial(
-        _attempt, drive=drive, recipe=recipe, decoding=sampling, show_progress=show_progress
-    )
+
+    def roll(problems: Sequence[Problem], attempt: int) -> list[Group]:
+        progress = Progress("rollout", 0, quiet=not show_progress)
+        seeds = {"run_seed": seed, "step": step, "attempt": attempt}
+        driver = Driver(engine, renderer, progress=progress, **seeds)
+        return roll_out(problems, recipe=recipe, driver=driver, decoding=sampling)
+
     groups = roll(problems, 0)
     return groups if fresh is None else replace_degenerate(groups, roll, fresh, resample)
 
 
-def _attempt(
-    problems: Sequence[Problem],
-    attempt: int,
-    *,
-    drive: Callable[..., Driver],
-    recipe: Recipe,
-    decoding: Decoding,
-    show_progress: bool,
-) -> list[Group]:
-    progress = Progress("rollout", 0, quiet=not show_progress)
-    driver = drive(attempt=attempt, progress=progress)
-    return roll_out(problems, recipe=recipe, driver=driver, decoding=decoding)
-
-
 def roll_out(
-    problems: Sequence[Problem],
-    *,
-    recipe: Recipe,
-    driver: Driver,
-    decoding: Decoding,
+    problems: Sequence[Problem], *, recipe: Recipe, driver: Driver, decoding: Decoding
 ) -> list[Group]:
-    """Run the recipe's programs for all problems at once and reward what they return.
-
-    The other arguments are those of :func:`collect_rollout`.
-    """
-    seeds = driver.seeds
-    programs = [
-        [Job(problem, i, program, decoding, seeds) for i, program in enumerate(chosen)]
-        for problem, chosen in ((one, recipe.programs(one, seeds)) for one in problems)
-    ]
-    jobs = [job for of_problem in programs for job in of_problem]
+    """Run the recipe's programs for all problems at once; grade and reward what they return."""
+    jobs: list[Job] = []
+    places: list[int] = []  # of each job's problem
+    for place, problem in enumerate(problems):
+        for i, program in enumerate(recipe.programs(problem, driver.seeds)):
+            jobs.append(Job(problem, i, program, decoding))
+            places.append(place)
     graded: dict[int, Graded] = {}
     formats = recipe.dialogue.formats
     for index, result in driver.stream(jobs, at_once=True):
         trajectories = result if isinstance(result, list) else [result]
         graded[index] = [
-            (t, score_turns(jobs[index].problem, t.turns, formats)) for t in trajectories
+            (one, score_turns(one.problem, one.turns, formats)) for one in trajectories
         ]
-    ends = pairwise([0, *accumulate(map(len, programs))])
+    of_problem: list[Graded] = [[] for _ in problems]
+    for index, place in enumerate(places):
+        of_problem[place] += graded[index]
     return [
-        _reward_group(problem, [one for i in range(*jobs_of) for one in graded[i]], recipe, seeds)
-        for problem, jobs_of in zip(problems, ends, strict=True)
+        _reward_group(problem, found, recipe, driver.seeds)
+        for problem, found in zip(problems, of_problem, strict=True)
     ]
 
 
 def replace_degenerate(
     groups: list[Group], roll: RollOut, fresh: FreshProblems, mode: ResampleMode
 ) -> list[Group]:
-    """Replace degenerate groups, by ``resample`` of :func:`collect_rollout`."""
+    """Replace degenerate groups as ``resample`` of :func:`collect_rollout` says."""
     if mode == "top_up":
         return _top_up(groups, roll, fresh)
     if mode == "batch":

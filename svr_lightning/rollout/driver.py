@@ -12,13 +12,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from svr_lightning.core.seeds import SeedContext, derive_seed
+from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import AnyCompletion, Completion, Decoding, Message, Problem
 from svr_lightning.display import Progress
 from svr_lightning.engines.base import Engine, Output, Refusal, Request, TextOutput
 from svr_lightning.errors import require
 from svr_lightning.recipes.dialogues import PromptRequest, RolloutFn, limited
 from svr_lightning.rollout.rendering import Renderer
+
+AnyOutput = Output | TextOutput | Refusal
+"""What an engine makes of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +32,6 @@ class Job:
     sample: int
     program: RolloutFn
     decoding: Decoding
-    seeds: SeedContext | None = None
-    """What seeds its random draws; None: the driver's."""
-
-
-def draw_seed(seeds: SeedContext, job: Job, turn: int, position: int) -> int:
-    """The seed of the completion of the prompt at ``position`` in a round, counted from 0."""
-    # A program's other prompts of the same round have their own seeds too.
-    return derive_seed(
-        seeds.run_seed,
-        step=seeds.step,
-        problem_id=job.problem.id,
-        sample=job.sample,
-        turn=turn,
-        attempt=seeds.attempt,
-        purpose=f"generate {position}" if position else "generate",
-    )
 
 
 class RequestError(NamedTuple):
@@ -61,7 +48,7 @@ class _Running:
     job: Job
     round: int = 0
     prompts: list[tuple[int, ...]] = field(default_factory=list)
-    outputs: dict[int, Output | TextOutput | Refusal] = field(default_factory=dict)
+    outputs: dict[int, AnyOutput] = field(default_factory=dict)
 
 
 class Driver:
@@ -93,6 +80,7 @@ class Driver:
         self.seeds = SeedContext(run_seed=run_seed, step=step, attempt=attempt)
         self._progress = progress or Progress("", 0, quiet=True)
         self._waiting: dict[int, tuple[_Running, int]] = {}
+        self._ended: list[tuple[int, Any]] = []
         self._next_request = 0
 
     def run(self, jobs: Iterable[Job]) -> list[Any]:
@@ -118,7 +106,6 @@ class Driver:
             jobs, room = list(jobs), math.inf
             self._progress.total = len(jobs)
         waiting = enumerate(jobs)
-        finished: list[tuple[int, Any]] = []
         unfinished = 0
         more = True
         try:
@@ -130,57 +117,50 @@ class Driver:
                             more = False
                         else:
                             unfinished += 1
-                            self._advance(_Running(index=index, job=job), None, finished)
+                            self._advance(_Running(index=index, job=job), None)
                     self._progress.in_flight = len(self._waiting)
                     for output in self._engine.step() if self._waiting else ():
-                        self._deliver(output, finished)
+                        self._deliver(output)
                         self._progress.in_flight = len(self._waiting)
                     refresh()
-                    unfinished -= len(finished)
-                    yield from finished
-                    finished.clear()
+                    unfinished -= len(self._ended)
+                    yield from self._ended
+                    self._ended.clear()
         except BaseException:
             self._engine.cancel()
             self._waiting.clear()
+            self._ended.clear()
             raise
 
-    def _deliver(
-        self, output: Output | TextOutput | Refusal, finished: list[tuple[int, Any]]
-    ) -> None:
+    def _deliver(self, output: AnyOutput) -> None:
         """Record one completion; its program continues when it has all completions."""
         running, position = self._waiting.pop(output.id)
         running.outputs[position] = output
         self._progress.completed(_generated_tokens(output))
         if len(running.outputs) == len(running.prompts):
-            self._resume(running, finished)
+            self._resume(running)
 
-    def _resume(self, running: _Running, finished: list[tuple[int, Any]]) -> None:
+    def _resume(self, running: _Running) -> None:
         """Give a program its completions, if a server refused none of them."""
         outputs = [running.outputs[position] for position in range(len(running.prompts))]
         refusals = [output for output in outputs if isinstance(output, Refusal)]
         if refusals:
             running.job.program.close()
-            error = RequestError(f"turn {running.round}: {refusals[0].reason}")
-            self._end(running, error, finished)
+            self._end(running, RequestError(f"turn {running.round}: {refusals[0].reason}"))
             return
         completions = [
             self._completion(prompt, output)
             for prompt, output in zip(running.prompts, outputs, strict=True)
         ]
-        self._advance(running, completions, finished)
+        self._advance(running, completions)
 
-    def _advance(
-        self,
-        running: _Running,
-        completions: list[AnyCompletion] | None,
-        finished: list[tuple[int, Any]],
-    ) -> None:
+    def _advance(self, running: _Running, completions: list[AnyCompletion] | None) -> None:
         """Give a program its completions and submit its next requests, or record its end."""
         program = running.job.program
         try:
             requests = next(program) if completions is None else program.send(completions)
         except StopIteration as end:
-            self._end(running, end.value, finished)
+            self._end(running, end.value)
             return
         running.round += 1
         running.outputs = {}
@@ -189,6 +169,8 @@ class Driver:
         running.prompts = [self._prompt_ids(prompt.messages) for prompt in prompts]
         for position, prompt in enumerate(prompts):
             self._submit(running, position, prompt)
+        if not prompts:  # nothing to wait for
+            self._resume(running)
 
     def _submit(self, running: _Running, position: int, prompt: PromptRequest) -> None:
         number = self._next_request
@@ -199,26 +181,27 @@ class Driver:
         if self._renderer is not None:
             limit = min(limit, self._renderer.max_model_len - len(ids))
         job = running.job
+        # The prompts that a program asks for together have different seeds.
+        purpose = f"generate {position}" if position else "generate"
+        sample, turn = job.sample, running.round
         self._engine.submit(
             Request(
                 id=number,
                 messages=prompt.messages,
                 prompt_ids=ids,
                 sampling=replace(job.decoding, max_completion_tokens=limit),
-                seed=draw_seed(job.seeds or self.seeds, job, running.round, position),
+                seed=self.seeds.seed(job.problem.id, purpose=purpose, sample=sample, turn=turn),
             )
         )
 
-    def _end(self, running: _Running, result: Any, finished: list[tuple[int, Any]]) -> None:
+    def _end(self, running: _Running, result: Any) -> None:
         self._progress.done += 1
-        finished.append((running.index, result))
+        self._ended.append((running.index, result))
 
     def _prompt_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return () if self._renderer is None else self._renderer.prompt_ids(messages)
 
-    def _completion(
-        self, prompt_ids: Sequence[int], output: Output | TextOutput | Refusal
-    ) -> AnyCompletion:
+    def _completion(self, prompt_ids: Sequence[int], output: AnyOutput) -> AnyCompletion:
         if isinstance(output, TextOutput):
             return output.completion
         assert self._renderer is not None
@@ -238,7 +221,7 @@ def completion_of(renderer: Renderer, prompt_ids: Sequence[int], output: Output)
     )
 
 
-def _generated_tokens(output: Output | TextOutput | Refusal) -> int:
+def _generated_tokens(output: AnyOutput) -> int:
     if isinstance(output, Output):
         return len(output.token_ids)
     return output.completion.completion_tokens if isinstance(output, TextOutput) else 0

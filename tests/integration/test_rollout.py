@@ -103,6 +103,13 @@ def test_prompts_that_a_program_asks_for_together_have_seeds_of_their_own() -> N
     assert texts[:3] == in_order[:3]
 
 
+def test_a_program_that_asks_for_nothing_goes_on_at_once() -> None:
+    def idle() -> Generator[list[list[Message]], list[Completion], list[Completion]]:
+        return (yield [])
+
+    assert driver(ScriptedEngine(muse)).run([Job(PROBLEMS[0], 0, idle(), DECODING)]) == [[]]
+
+
 def test_a_completion_may_be_no_longer_than_the_context_allows() -> None:
     engine = ScriptedEngine(muse)
     small = Renderer(TOKENIZER, max_prompt_tokens=150, max_model_len=200)
