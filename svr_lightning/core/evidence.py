@@ -71,7 +71,7 @@ def scores_of_tokens(
     """
     spelt = "".join(piece for piece, _ in tokens)
     start = max(text.find(tokens[0][0]), 0) if tokens else 0
-    ends = [start, *accumulate((len(piece) for piece, _ in tokens), initial=start)][1:]
+    ends = [*accumulate((len(piece) for piece, _ in tokens), initial=start)]
     logprobs = [nats for _, nats in tokens]
     scores = token_scores(plain_fields(text), reading, logprobs, lambda count: ends[count])
     if spelt.startswith(text[start:]):
@@ -87,10 +87,11 @@ def _answer_span(text: str, reading: Reading) -> tuple[int, int] | None:
 
 
 def _mean(logprobs: Sequence[float]) -> float | None:
-    """Adding 0.0 turns -0.0 into 0.0."""
+    """The rounded mean in nats; None of nothing."""
     if not logprobs:
         return None
-    return round(min(math.fsum(logprobs) / len(logprobs), 0.0), DIGITS + 1) + 0.0
+    mean = min(math.fsum(logprobs) / len(logprobs), 0.0)
+    return round(mean, DIGITS + 1) + 0.0  # not -0.0
 
 
 def token_span(

@@ -93,7 +93,7 @@ def behaviour_weights(
     return log_weight.clamp(-20.0, 20.0).exp()
 
 
-def _summed_up(weights: Tensor, mask: Tensor) -> BehaviourWeights:
+def _summary(weights: Tensor, mask: Tensor) -> BehaviourWeights:
     tokens = mask.sum(dim=1).clamp(min=1.0)
     return BehaviourWeights(
         mean=(weights * mask).sum(dim=1) / tokens,
@@ -149,7 +149,7 @@ def policy_loss(
             raise ValueError("behaviour_correction needs the engine's log-probabilities")
         weights = behaviour_weights(old_logp, behaviour_logp, mask, spec.behaviour_correction)
         per_token = weights.clamp(max=CORRECTION_CAP) * per_token
-        behaviour = _summed_up(weights, mask)
+        behaviour = _summary(weights, mask)
     held_back = (clipped < unclipped).to(logp.dtype)
     return LossTerms(
         loss=(per_token * mask).sum(dim=1) / tokens,

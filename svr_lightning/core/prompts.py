@@ -106,30 +106,28 @@ def refinement_messages(
     )
     heading = f" Your self-verification last turn: {_header(state, interface)}"
     instruction = _instruction(style.reminder, state, interface)
-    return chat(
-        system_prompt(style, interface),
-        refinement_text(
-            style, problem.question, previous, turn, heading=heading, instruction=instruction
-        ),
-    )
+    return _refinement(style, problem.question, previous, turn, instruction, heading, interface)
 
 
-def refinement_text(
-    style: AnswerStyle, question: str, draft: str, turn: int, *, heading: str, instruction: str
-) -> str:
-    """The user message of a later turn: heading, question, shortened draft, instruction.
-
-    Raises:
-        ValueError: if ``turn`` < 2, since the first turn has no past.
-    """
+def _refinement(
+    style: AnswerStyle,
+    question: str,
+    draft: str,
+    turn: int,
+    instruction: str,
+    heading: str = "",
+    interface: SelfCheckFields | None = None,
+) -> list[Message]:
+    """The heading, the question, the shortened draft and what to do, for ``turn`` >= 2."""
     if turn < 2:
         raise ValueError(f"turn={turn}: a refinement prompt belongs to turn 2 or later")
-    return (
+    text = (
         f"[T={turn}]{heading}\n"
         f"Question: {question}\n\n"
         f"Your previous solution:\n{shorten_draft(draft, style.draft_limit)}\n\n"
         f"{instruction}"
     )
+    return chat(system_prompt(style, interface), text)
 
 
 def shorten_draft(completion: str, limit: int) -> str:
@@ -150,8 +148,8 @@ def chat(system: str, user: str) -> list[Message]:
 def in_context(prompt: Sequence[Message], context: Sequence[Message]) -> list[Message]:
     r"""A prompt after the messages of a conversation.
 
-    What the system says comes first, in one message, and so do successive messages of one role:
-    many chat templates take no others.
+    System messages are joined into one, which comes first, and so are successive messages of one
+    role: many chat templates take no others.
 
     Examples:
         >>> before = [{"role": "user", "content": "I am Ann."}, {"role": "system", "content": "Hi"}]
@@ -218,14 +216,6 @@ CUT_OFF = (
 )
 
 
-def plain_refinement(
-    style: AnswerStyle, question: str, draft: str, turn: int, instruction: str, heading: str = ""
-) -> list[Message]:
-    """The question, the shortened draft, and what to do; ``turn`` >= 2."""
-    text = refinement_text(style, question, draft, turn, heading=heading, instruction=instruction)
-    return chat(system_prompt(style, None), text)
-
-
 def neutral(style: AnswerStyle, question: str, state: DraftState, turn: int) -> list[Message]:
     """Refinement without a judgement of the draft; turn ``turn`` >= 2."""
     review = (
@@ -233,15 +223,14 @@ def neutral(style: AnswerStyle, question: str, state: DraftState, turn: int) -> 
         "keep the same final answer. Give a complete solution with the final answer in "
         f"{style.reminder}."
     )
-    return plain_refinement(
-        style, question, state.draft, turn, CUT_OFF if state.truncated else review
-    )
+    instruction = CUT_OFF if state.truncated else review
+    return _refinement(style, question, state.draft, turn, instruction)
 
 
 def scored(style: AnswerStyle, question: str, state: OracleState, turn: int) -> list[Message]:
     """The oracle-guided reference's refinement: the label as a score; turn ``turn`` >= 2."""
     if state.truncated:
-        return plain_refinement(style, question, state.draft, turn, CUT_OFF, " Score: TRUNCATED")
+        return _refinement(style, question, state.draft, turn, CUT_OFF, " Score: TRUNCATED")
     heading = f" Score: {float(state.correct):.3f}"
     instruction = (
         "Your previous answer is CORRECT. Briefly verify the reasoning, then output the SAME "
@@ -250,7 +239,7 @@ def scored(style: AnswerStyle, question: str, state: OracleState, turn: int) -> 
         else "Your previous answer is INCORRECT. Carefully review the previous solution, identify "
         "the logical or arithmetic errors, and provide a correct step-by-step solution."
     )
-    return plain_refinement(style, question, state.draft, turn, instruction, heading)
+    return _refinement(style, question, state.draft, turn, instruction, heading)
 
 
 _TUTOR = (
@@ -277,7 +266,7 @@ def guided(style: AnswerStyle, question: str, attempt: str, hints: str, turn: in
         "Think about the feedback, then give a complete solution with the final answer in "
         f"{style.reminder}."
     )
-    return plain_refinement(style, question, attempt, turn, instruction)
+    return _refinement(style, question, attempt, turn, instruction)
 
 
 def analysis(
@@ -297,4 +286,4 @@ def analysis(
         f"what went wrong in it{'' if known else ', if anything did'}. Then give the corrected, "
         f"complete solution with the final answer in {style.reminder}."
     )
-    return plain_refinement(style, question, state.draft, turn, instruction)
+    return _refinement(style, question, state.draft, turn, instruction)

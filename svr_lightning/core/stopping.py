@@ -266,7 +266,7 @@ class Confident(StopRule):
 
     @property
     def needs_tokens(self) -> bool:
-        """For every score but the stated confidence."""
+        """Whether its score is a log-probability or comes from some: all but the confidence."""
         return self.score != "confidence"
 
     def check(self) -> None:

@@ -169,7 +169,7 @@ class FreshTurns(Dialogue):
     """Independent attempts: every turn gets the first prompt of another dialogue."""
 
     of: Dialogue
-    """Whose first prompt and self-check these are."""
+    """Its first prompt is that of every turn, and it reads the self-checks."""
 
     def first(self, problem: Problem) -> list[Message]:
         """The first prompt of ``of``."""

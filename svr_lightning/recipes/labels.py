@@ -24,9 +24,13 @@ class ScoreShown(Neutral):
 
     def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:
         """The score of the previous answer, and an instruction that depends on it."""
-        state = oracle_state(self, problem, turns[-1])
-        style = get_task(problem.task).style
-        return scored(style, problem.question, state, turns[-1].index + 1)
+        turn = turns[-1]
+        state = OracleState(
+            draft=turn.completion.text,
+            truncated=turn.completion.truncated,
+            correct=score(self, problem, turn).correct,
+        )
+        return scored(get_task(problem.task).style, problem.question, state, turn.index + 1)
 
 
 def score(dialogue: Dialogue, problem: Problem, turn: Turn) -> ScoredTurn:
@@ -42,12 +46,3 @@ def score(dialogue: Dialogue, problem: Problem, turn: Turn) -> ScoredTurn:
             "references, or choose another recipe"
         )
     return score_turns(problem, [turn], dialogue.formats)[0]
-
-
-def oracle_state(dialogue: Dialogue, problem: Problem, turn: Turn) -> OracleState:
-    """What a privileged prompt shows of a turn."""
-    return OracleState(
-        draft=turn.completion.text,
-        truncated=turn.completion.truncated,
-        correct=score(dialogue, problem, turn).correct,
-    )

@@ -15,11 +15,6 @@ from svr_lightning.core.types import ScoredTurn
 from svr_lightning.recipes.svr import SelfChecked
 
 
-def published_weights() -> RewardWeights:
-    """Correctness and the score of the confidence have equal weight."""
-    return RewardWeights(cal=1.0)
-
-
 @dataclass(frozen=True, kw_only=True)
 class RLCR(SelfChecked):
     """Reinforcement learning with calibration rewards."""
@@ -30,8 +25,9 @@ class RLCR(SelfChecked):
     """Turns per trajectory; the paper has one."""
     interface: SelfCheckFields = "confidence"
     """What a self-check consists of; the paper asks for a confidence alone."""
-    weights: RewardWeights = field(default_factory=published_weights)
-    """``abs``, ``cal`` and ``fmt`` weight correctness, score and format; others are not used."""
+    weights: RewardWeights = field(default_factory=lambda: RewardWeights(cal=1.0))
+    """``abs``, ``cal`` and ``fmt`` weight correctness, score and format; others are not used. The
+    paper weighs correctness and score alike."""
     score: ScoringRule = "brier"
     """How a confidence is scored: ``brier`` or ``log``, both in [0, 1]."""
 

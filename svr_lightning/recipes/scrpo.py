@@ -31,7 +31,7 @@ class Analysing(Neutral):
 
     def formats(self, task: Task, text: str) -> tuple[float, float]:
         """The task's format score of the text without the analysis."""
-        return task.format_score(without_analysis(text)), 0.0
+        return task.format_score(without_spans(text, ANALYSIS_OPEN, ANALYSIS_CLOSE)), 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +80,6 @@ class ScRPO(MultiTurn):
         if advantage <= 0:
             return []
         return [sample_of(turn, problem, advantage, analysis_span(turn.completion.text))]
-
-
-def without_analysis(text: str) -> str:
-    """A completion without its analyses."""
-    return without_spans(text, ANALYSIS_OPEN, ANALYSIS_CLOSE)
 
 
 def analysis_span(text: str) -> tuple[int, int] | None:

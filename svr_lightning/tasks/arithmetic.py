@@ -14,10 +14,8 @@ import ast
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
-from typing import Any
 
 MAX_LENGTH = 200
 """Characters of an expression; a longer one is not read."""
@@ -26,7 +24,7 @@ MAX_DEPTH = 32
 
 _ALLOWED = re.compile(r"[0-9+\-*/() ]+")
 _LEADING_ZEROS = re.compile(r"(?<![0-9])0+(?=[0-9])")
-_OPERATIONS: dict[type[ast.AST], Callable[..., Any]] = {
+_OPERATIONS: dict[type[ast.AST], Callable[..., Fraction]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -34,7 +32,12 @@ _OPERATIONS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.UAdd: operator.pos,
     ast.USub: operator.neg,
 }
-_SIGNS = {1: "+", 0: "+", -1: "-"}
+
+Terms = list[tuple[str, int]]
+"""The summands of a sum, each by the spelling and the sign of its product.
+
+A sign is 1 or -1. It is 0 for what is spelt like its negative, as ``0`` and ``3-3``, which is zero.
+"""
 
 
 class ExpressionError(ValueError):
@@ -60,7 +63,12 @@ def evaluate(text: str) -> tuple[Fraction, list[int]]:
         >>> evaluate("3 * (7 + 1)")
         (Fraction(24, 1), [3, 7, 1])
     """
-    return _compute(text, Fraction), [int(digits) for digits in re.findall("[0-9]+", text)]
+    tree = _parsed(text)
+    try:
+        value = _value(tree)
+    except ZeroDivisionError:
+        raise ExpressionError("division by zero") from None
+    return value, [int(digits) for digits in re.findall("[0-9]+", text)]
 
 
 def canonical(text: str) -> str:
@@ -76,107 +84,73 @@ def canonical(text: str) -> str:
         '(-(+1-4)/2+7)'
     """
     evaluate(text)  # refuses a division by zero, of which a spelling knows nothing
-    spelling: str = _compute(text, _number).spelling
-    return spelling
+    terms = _terms(_parsed(text))
+    if len(terms) > 1:
+        return _spelt(terms)
+    spelling, sign = terms[0]
+    return "-" * (sign < 0) + spelling
 
 
-def _compute(text: str, number: Callable[[int], Any]) -> Any:
-    """Compute an expression with whatever ``number`` makes of each integer."""
+def _parsed(text: str) -> ast.expr:
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"longer than {MAX_LENGTH} characters")
     if not _ALLOWED.fullmatch(text):
         raise ExpressionError("characters that are not permitted, or none at all")
     if max(accumulate((c == "(") - (c == ")") for c in text)) > MAX_DEPTH:
         raise ExpressionError(f"more than {MAX_DEPTH} parentheses within each other")
-
-    def value(node: ast.expr) -> Any:
-        if isinstance(node, ast.Constant):
-            return number(node.value)  # type: ignore[arg-type]  # digits alone
-        if isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATIONS:
-            return _OPERATIONS[type(node.op)](value(node.operand))
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-            return _OPERATIONS[type(node.op)](value(node.left), value(node.right))
-        raise ExpressionError("something else than + - * / of numbers")
-
     try:
-        return value(ast.parse(_LEADING_ZEROS.sub("", text.strip()), mode="eval").body)
+        return ast.parse(_LEADING_ZEROS.sub("", text.strip()), mode="eval").body
     except SyntaxError as error:
         raise ExpressionError(str(error)) from None
-    except ZeroDivisionError:
-        raise ExpressionError("division by zero") from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Normal:
-    """An expression in normal form, as a sum of terms and as a product of factors at once.
+def _value(node: ast.expr) -> Fraction:
+    if isinstance(node, ast.Constant):
+        return Fraction(node.value)  # type: ignore[arg-type]  # digits alone
+    if isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATIONS:
+        return _OPERATIONS[type(node.op)](_value(node.operand))
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+        return _OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
+    raise ExpressionError("something else than + - * / of numbers")
 
-    A sign is 1 or -1. It is 0 for an expression that is spelt like its negative, as ``0`` and
-    ``3-3``, whose value is zero.
+
+def _terms(node: ast.expr) -> Terms:
+    """An expression as a sum, in order; a number or a product is one summand."""
+    if isinstance(node, ast.UnaryOp):
+        terms = _terms(node.operand)
+        return _negated(terms) if isinstance(node.op, ast.USub) else terms
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        right = _terms(node.right)
+        right = _negated(right) if isinstance(node.op, ast.Sub) else right
+        return sorted(_terms(node.left) + right)
+    sign, above, below = _factors(node)
+    return [("*".join(sorted(above)) + "".join(f"/{one}" for one in sorted(below)), sign)]
+
+
+def _factors(node: ast.expr) -> tuple[int, list[str], list[str]]:
+    """An expression as a product: its sign, and the factors above and below the line.
+
+    Factors are spelt without a sign; a sum is one factor.
     """
-
-    terms: tuple[tuple[str, int], ...]
-    """Spelling and sign of each summand, in order; a number or a product is one summand."""
-    sign: int
-    above: tuple[str, ...]
-    """Factors, in order, each spelt without a sign; a sum is one factor."""
-    below: tuple[str, ...]
-    """Factors that are divided by, in order, each spelt without a sign."""
-
-    def __add__(self, other: "_Normal") -> "_Normal":
-        return _sum((*self.terms, *other.terms))
-
-    def __sub__(self, other: "_Normal") -> "_Normal":
-        return self + -other
-
-    def __mul__(self, other: "_Normal") -> "_Normal":
-        return _product(
-            self.sign * other.sign,
-            (*self.above, *other.above),
-            (*self.below, *other.below),
-        )
-
-    def __truediv__(self, other: "_Normal") -> "_Normal":
-        return _product(
-            self.sign * other.sign,
-            (*self.above, *other.below),
-            (*self.below, *other.above),
-        )
-
-    def __neg__(self) -> "_Normal":
-        return _Normal(_negated(self.terms), -self.sign, self.above, self.below)
-
-    def __pos__(self) -> "_Normal":
-        return self
-
-    @property
-    def spelling(self) -> str:
-        """A sum in parentheses, or a number or product, with a sign only if that is a minus."""
-        if len(self.terms) > 1:
-            return _spelt(self.terms)
-        return ("-" if self.sign < 0 else "") + self.terms[0][0]
-
-
-def _number(value: int) -> _Normal:
-    spelling, sign = str(value), int(value != 0)
-    return _Normal(((spelling, sign),), sign, (spelling,), ())
-
-
-def _sum(terms: tuple[tuple[str, int], ...]) -> _Normal:
-    terms = tuple(sorted(terms))
+    if isinstance(node, ast.Constant):
+        return int(node.value != 0), [str(node.value)], []
+    if isinstance(node, ast.UnaryOp):
+        sign, above, below = _factors(node.operand)
+        return (-sign if isinstance(node.op, ast.USub) else sign), above, below
+    assert isinstance(node, ast.BinOp)
+    if isinstance(node.op, ast.Mult | ast.Div):
+        sign, above, below = _factors(node.left)
+        other, *parts = _factors(node.right)
+        more, less = parts if isinstance(node.op, ast.Mult) else reversed(parts)
+        return sign * other, above + more, below + less
+    terms = _terms(node)
     here, there = _spelt(terms), _spelt(_negated(terms))
-    sign = (here < there) - (here > there)
-    return _Normal(terms, sign, (min(here, there),), ())
+    return (here < there) - (here > there), [min(here, there)], []
 
 
-def _product(sign: int, above: tuple[str, ...], below: tuple[str, ...]) -> _Normal:
-    above, below = tuple(sorted(above)), tuple(sorted(below))
-    spelling = "*".join(above) + "".join(f"/{factor}" for factor in below)
-    return _Normal(((spelling, sign),), sign, above, below)
+def _negated(terms: Terms) -> Terms:
+    return sorted((spelling, -sign) for spelling, sign in terms)
 
 
-def _negated(terms: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted((spelling, -sign) for spelling, sign in terms))
-
-
-def _spelt(terms: tuple[tuple[str, int], ...]) -> str:
-    return "(" + "".join(f"{_SIGNS[sign]}{spelling}" for spelling, sign in terms) + ")"
+def _spelt(terms: Terms) -> str:
+    return "(" + "".join(f"{'-' if sign < 0 else '+'}{one}" for one, sign in terms) + ")"

@@ -35,14 +35,14 @@ def integer(value: Any, name: str) -> int:
     raise ValueError(f"field {name!r}: {shown(value)} is not an integer")
 
 
-def answer_text(row: Row, name: str) -> str:
-    """A gold answer as text without outer space; ``""`` where the field is missing or blank.
+def answer_texts(row: Row, name: str) -> list[str]:
+    """The gold answer, or each of a list of them, as text without outer space.
 
-    Numbers are written out, ``27.0`` as ``27``; a list of answers is joined with commas.
+    Numbers are written out, ``27.0`` as ``27``; what is missing or blank is ``""``.
     """
     value = row.get(name)
-    parts = value if isinstance(value, list | tuple) else [value]
-    return ",".join(_written(part, name) for part in parts).strip()
+    several = value if isinstance(value, list | tuple) else [value]
+    return [_written(one, name) for one in several]
 
 
 def row_id(row: Row) -> str:

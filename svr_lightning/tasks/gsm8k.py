@@ -12,7 +12,7 @@ from svr_lightning.core.parsing import final_part
 from svr_lightning.core.prompts import MATH_ROLE, AnswerStyle
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.base import AnswerForm, Column, Row, Task, last_answer
-from svr_lightning.tasks.fields import ID_COLUMN, answer_text, present, row_id, shown, text_field
+from svr_lightning.tasks.fields import ID_COLUMN, answer_texts, present, row_id, shown, text_field
 from svr_lightning.tasks.latex import (
     MAX_ANSWER,
     close,
@@ -56,7 +56,7 @@ class GSM8K(Task):
     def from_row(self, row: Row) -> Problem:
         """Read ``question``, and of ``answer`` the box, what follows ``####``, or the number."""
         question = text_field(row, "question")
-        text = answer_text(row, present(row, "answer"))
+        text = ",".join(answer_texts(row, present(row, "answer")))
         reference = gold_answer(text) or ""
         if _value(reference) is None:
             raise ValueError(
@@ -94,8 +94,6 @@ def _candidate(scope: str) -> str | None:
 
 def _value(answer: str) -> Fraction | None:
     """The number behind currency, percent, unit, separators and a final period."""
-    if answer.isdigit() and answer.isascii() and len(answer) <= MAX_ANSWER:
-        return Fraction(int(answer))
     if len(answer) > MAX_ANSWER:
         return None
     return read_number(normalise(_TRAILING_WORDS.sub("", _CURRENCY.sub("", spell(answer)).strip())))

@@ -9,7 +9,7 @@ from svr_lightning.core.parsing import final_part
 from svr_lightning.core.prompts import MATH_ROLE, AnswerStyle
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.base import AnswerForm, Column, Row, Task, last_answer
-from svr_lightning.tasks.fields import ID_COLUMN, answer_text, present, row_id, shown, text_field
+from svr_lightning.tasks.fields import ID_COLUMN, answer_texts, present, row_id, shown, text_field
 from svr_lightning.tasks.latex import (
     MAX_ANSWER,
     equivalent,
@@ -74,15 +74,13 @@ def _gold(row: Row) -> str:
     """The answer of the first field that is not blank; a solution has to mark it."""
     names = ("answer", "final_answer", "solution")
     present(row, *names)
-    name = next((name for name in names if answer_text(row, name)), "answer")
-    value = row.get(name)
-    several = value if isinstance(value, list | tuple) else [value]
-    texts = [answer_text({name: text}, name) for text in several]
+    name = next((name for name in names if any(answer_texts(row, name))), "answer")
+    texts = answer_texts(row, name)
     golds = [gold_answer(text) for text in texts]
     marked = name != "solution" or all("\\boxed" in t or "####" in t for t in texts)
     if None in golds or not (golds and marked):
         raise ValueError(
-            f"field {name!r} states no answer: {shown(value)}; it must be one alone, or mark it "
-            "with \\boxed{...} or ####"
+            f"field {name!r} states no answer: {shown(row.get(name))}; it must be one alone, or "
+            "mark it with \\boxed{...} or ####"
         )
     return ",".join(filter(None, golds))
