@@ -139,13 +139,6 @@ def test_without_a_block_nothing_is_correct(text: str) -> None:
     assert TASK.extract_answer(text) is None
 
 
-def test_the_self_check_never_decides_correctness() -> None:
-    for verdict in ("CORRECT", "INCORRECT"):
-        check = f"<self_check>VERDICT: {verdict}; CONFIDENCE: 1</self_check>"
-        assert TASK.grade(answered("3*(7+1)") + check, PROBLEM)
-        assert not TASK.grade(answered("3*7*1") + check, PROBLEM)
-
-
 def test_length_and_nesting_are_bounded() -> None:
     one = TASK.from_row({"nums": [1], "target": 1})
     deepest = "(" * MAX_DEPTH + "1" + ")" * MAX_DEPTH

@@ -14,7 +14,6 @@ from svr_lightning.core.prompts import (
     guided,
     neutral,
     refinement_messages,
-    shorten_draft,
 )
 from svr_lightning.core.types import DraftState, Message, OracleState, PolicyState, Problem, Verdict
 from svr_lightning.recipes.base import Recipe
@@ -116,12 +115,6 @@ def test_a_draft_is_cut_at_the_tasks_limit_and_marked_only_if_it_was_longer(
     for draft, kept in [(whole, whole), (longer, whole + "[...truncated]")]:
         expected = f"\n\nYour previous solution:\n{kept}\n\nIn your previous attempt"
         assert expected in refined(name, draft)[1]["content"]
-
-
-def test_characters_are_counted_not_bytes() -> None:
-    assert shorten_draft("é" * 4, 4) == "é" * 4
-    assert shorten_draft("é" * 5, 4) == "é" * 4 + "[...truncated]"
-    assert shorten_draft("", 0) == ""
 
 
 @pytest.mark.parametrize("turn", [1, 0, -1])

@@ -29,13 +29,3 @@ def test_a_seed_is_the_same_for_ever() -> None:
 )
 def test_every_argument_changes_the_seed(change: dict[str, object]) -> None:
     assert seed(**change) != seed()
-
-
-def test_numbers_that_read_alike_side_by_side_are_kept_apart() -> None:
-    seeds = {
-        seed(sample=1, turn=11),
-        seed(sample=11, turn=1),
-        seed(problem_id="train-1", sample=71),
-        seed(problem_id="train-17", sample=1),
-    }
-    assert len(seeds) == 4
