@@ -33,7 +33,7 @@ RELATIVE = 1e-5
 _IMAGINARY_UNIT = {sympy.Symbol("i", real=True): sympy.I}
 _NUMBER = re.compile(r"[0-9]+|[0-9]*\.[0-9]+|[0-9]+\.")
 _WORDS = re.compile(r"[a-z]+(?:,[a-z]+)*")
-_THOUSANDS = re.compile(r"(?<=[0-9])[, ](?=[0-9]{3}(?![0-9]))")
+_THOUSANDS = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:[, ][0-9]{3})+(?![0-9,])")
 _SCIENTIFIC = re.compile(r"(?<=[0-9])[eE]([+-]?[0-9]{1,3})(?![0-9])")
 _SQRT = re.compile(r"(?<![\\A-Za-z])sqrt(?=[({ ])")
 _ARGUMENT = re.compile(r"(\^|\\sqrt) ?\(([^()]*)\)")
@@ -71,7 +71,7 @@ def read(text: str) -> Any:
     """
     latex = spell(text)
     if not _BRACKET.search(latex):  # in brackets, a comma separates items
-        latex = _THOUSANDS.sub("", latex)
+        latex = _THOUSANDS.sub(lambda number: re.sub("[, ]", "", number[0]), latex)
     latex = _ARGUMENT.sub(r"\1{\2}", _SQRT.sub(r"\\sqrt", latex))
     latex = with_braces(latex, keep_groups=True)
     if _UNREADABLE.search(latex):
