@@ -242,12 +242,12 @@ def _without_text_commands(text: str) -> str:
     return _FONT_OF_GROUP.sub(" ", text)
 
 
-def with_braces(text: str, *, keep_groups: bool = False) -> str:
+def with_braces(text: str) -> str:
     r"""Put braces round the arguments of ``\frac`` and ``\sqrt`` that go without them.
 
-    Braces that are no argument's, as in ``{7}``, are left out unless they are to be kept. One pass:
-    ``due`` counts the arguments still to come, and a stack keeps the count and the closing brace of
-    each group that is open, so nesting costs no recursion.
+    Braces that are no argument's, as in ``{7}``, are left out. One pass: ``due`` counts the
+    arguments still to come, and a stack keeps the count and the closing brace of each group that is
+    open, so nesting costs no recursion.
     """
     written: list[str] = []
     due = 0
@@ -258,7 +258,7 @@ def with_braces(text: str, *, keep_groups: bool = False) -> str:
             due = 2 if piece == "\\frac" else 1
             written.append(piece)
         elif piece == "{":
-            plain = not (keep_groups or due or _TAKES_BRACES.fullmatch(before))
+            plain = not (due or _TAKES_BRACES.fullmatch(before))
             suspended.append((max(due - 1, 0), "" if plain else "}"))
             due = 0
             written.append("" if plain else piece)

@@ -73,7 +73,7 @@ def read(text: str) -> Any:
     if not _BRACKET.search(latex):  # in brackets, a comma separates items
         latex = _THOUSANDS.sub(lambda number: re.sub("[, ]", "", number[0]), latex)
     latex = _ARGUMENT.sub(r"\1{\2}", _SQRT.sub(r"\\sqrt", latex))
-    latex = with_braces(latex, keep_groups=True)
+    latex = with_braces(latex)
     if _UNREADABLE.search(latex):
         raise ValueError("a derivative, or numbers without a sign between them")
     latex = _MIXED.sub(r"(\1+\2)", latex)
@@ -113,7 +113,10 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     for line in sys.stdin:
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-        equal = equal_answers(*json.loads(line))
+        try:
+            equal = equal_answers(*json.loads(line))
+        except MemoryError:
+            return
         signal.setitimer(signal.ITIMER_PROF, 0)
         sys.stdout.write("1\n" if equal else "0\n")
         sys.stdout.flush()
