@@ -112,7 +112,7 @@ def _check_start(
     part: str, answer: str | None, extract: Callable[[str], str | None], first: bool
 ) -> int:
     """Where the self-check of ``answer`` may begin; the end of ``part`` if none follows it."""
-    blocks = list(_self_checks(part))
+    blocks = _self_checks(part)
     bounds = [0, *(place for block in blocks for place in block), len(part)]
     pieces = [part[a:b] for a, b in zip(bounds[::2], bounds[1::2], strict=True)]
     if answer is None or sum(not piece.isspace() for piece in pieces if piece) < 2:
@@ -125,15 +125,13 @@ def _check_start(
     return bounds[2 * taken[0 if first else -1] + 1]
 
 
-def _self_checks(part: str) -> Iterator[tuple[int, int]]:
+def _self_checks(part: str) -> list[tuple[int, int]]:
     """Every complete block; without one, the name of every verdict, or of every confidence."""
-    end, found = 0, False
-    while bounds := _span_bounds(part, OPEN_TAG, CLOSE_TAG, end):
-        found, end = True, bounds[1] + len(CLOSE_TAG)
-        yield bounds[0] - len(OPEN_TAG), end
-    if not found:
-        fields = list(_VERDICT_FIELD.finditer(part)) or _CONFIDENCE_FIELD.finditer(part)
-        yield from (field.span() for field in fields)
+    blocks = [(start, end) for start, _, _, end in _spans(part, OPEN_TAG, CLOSE_TAG)]
+    if blocks:
+        return blocks
+    fields = list(_VERDICT_FIELD.finditer(part)) or _CONFIDENCE_FIELD.finditer(part)
+    return [field.span() for field in fields]
 
 
 def parse_self_check(text: str, interface: SelfCheckFields = "joint") -> SelfCheck:
@@ -199,7 +197,8 @@ def verdict_span(text: str, start: int = 0) -> tuple[int, int] | None:
     Returns:
         Its first character and the one after its last; None where no valid word was found.
     """
-    start, end = _span_bounds(text, OPEN_TAG, CLOSE_TAG, start) or (start, len(text))
+    blocks = _spans(text, OPEN_TAG, CLOSE_TAG, start)
+    _, start, end, _ = next(blocks, (start, start, len(text), len(text)))
     word = _verdict_word(text[start:end])
     return None if word is None else (start + word.start(), start + word.end())
 
@@ -215,32 +214,26 @@ def first_span(text: str, open_tag: str, close_tag: str) -> str | None:
 
     Tags match in any capitalization; the span may cover several lines.
     """
-    bounds = _span_bounds(text, open_tag, close_tag)
-    return None if bounds is None else text[slice(*bounds)]
+    return next((text[start:end] for _, start, end, _ in _spans(text, open_tag, close_tag)), None)
 
 
 def without_spans(text: str, open_tag: str, close_tag: str) -> str:
     """Remove every complete span from ``text``; an unclosed opening tag stays."""
-    opening, closing = _tag(open_tag), _tag(close_tag)
     kept, position = [], 0
-    while (start := opening.search(text, position)) is not None:
-        end = closing.search(text, start.end())
-        if end is None:
-            break
-        kept.append(text[position : start.start()])
-        position = end.end()
-    kept.append(text[position:])
-    return "".join(kept)
+    for start, _, _, end in _spans(text, open_tag, close_tag):
+        kept.append(text[position:start])
+        position = end
+    return "".join([*kept, text[position:]])
 
 
-def _span_bounds(
-    text: str, open_tag: str, close_tag: str, start: int = 0
-) -> tuple[int, int] | None:
-    opening = _tag(open_tag).search(text, start)
-    if opening is None:
-        return None
-    closing = _tag(close_tag).search(text, opening.end())
-    return None if closing is None else (opening.end(), closing.start())
+def _spans(
+    text: str, open_tag: str, close_tag: str, position: int = 0
+) -> Iterator[tuple[int, int, int, int]]:
+    """Of every complete span from ``position`` on: its start, its content's, and their ends."""
+    opening, closing = _tag(open_tag), _tag(close_tag)
+    while (first := opening.search(text, position)) and (last := closing.search(text, first.end())):
+        yield first.start(), first.end(), last.start(), last.end()
+        position = last.end()
 
 
 def _tag(tag: str) -> re.Pattern[str]:
