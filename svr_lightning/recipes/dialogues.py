@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from svr_lightning.core.parsing import (
     Reading,
@@ -69,14 +69,12 @@ class Dialogue(ABC):
     To change a method's wording, subclass its dialogue, and its recipe to return that one.
     """
 
+    uses_labels: ClassVar[bool] = False
+    """Whether a prompt shows whether an answer is correct. Logs and results then say so."""
+
     def __repr__(self) -> str:
         """The same text in every process, since journals compare it."""
         return f"{type(self).__module__}.{type(self).__qualname__}()"
-
-    @property
-    def uses_labels(self) -> bool:
-        """Whether a prompt shows whether an answer is correct. Logs and results then say so."""
-        return False
 
     @abstractmethod
     def first(self, problem: Problem) -> list[Message]:

@@ -17,10 +17,7 @@ from svr_lightning.tasks.grading import score_turns
 class ScoreShown(Neutral):
     """The label as a score in the prompt (appendix "Oracle-Guided Baseline Prompt")."""
 
-    @property
-    def uses_labels(self) -> bool:
-        """Its prompts show labels."""
-        return True
+    uses_labels = True
 
     def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:
         """The score of the previous answer, and an instruction that depends on it."""
