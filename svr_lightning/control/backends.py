@@ -17,7 +17,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from svr_lightning.control.controller import scores_of_reply
+from svr_lightning.core.evidence import scores_of_reply
 from svr_lightning.core.parsing import Reading
 from svr_lightning.core.types import AnyCompletion, Decoding, Message, TokenScores
 from svr_lightning.engines.base import Engine, Output, Request

@@ -14,8 +14,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal
 
 from svr_lightning.analysis.operating_point import Certificate
-from svr_lightning.core.evidence import scores_of_tokens
-from svr_lightning.core.parsing import Reading
+from svr_lightning.core.evidence import scores_of_reply
 from svr_lightning.core.prompts import in_context
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.core.types import (
@@ -25,7 +24,6 @@ from svr_lightning.core.types import (
     FinishReason,
     Message,
     RemoteCompletion,
-    TokenScores,
     Turn,
 )
 from svr_lightning.engines.chat_answers import (
@@ -149,12 +147,6 @@ class Result:
     @property
     def _completions(self) -> list[AnyCompletion]:
         return [*(turn.completion for turn in self.turns), *filter(None, [self.refusal])]
-
-
-def scores_of_reply(completion: AnyCompletion, reading: Reading) -> TokenScores:
-    """The scores of a server's completion, if it has log-probabilities."""
-    assert isinstance(completion, RemoteCompletion)
-    return scores_of_tokens(completion.text, reading, completion.tokens)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from functools import cache
 from itertools import accumulate
 
 from svr_lightning.core.parsing import Reading, plain_fields, self_check_start, verdict_span
-from svr_lightning.core.types import TokenScores
+from svr_lightning.core.types import AnyCompletion, RemoteCompletion, TokenScores
 
 DIGITS = 3
 """Decimals that are kept of a probability, one more of a mean log-probability. Who shares a batch
@@ -61,14 +61,14 @@ def token_scores(
     )
 
 
-def scores_of_tokens(
-    text: str, reading: Reading, tokens: Sequence[tuple[str, float]]
-) -> TokenScores:
-    """:func:`token_scores` of a server's completion, whose tokens are texts.
+def scores_of_reply(completion: AnyCompletion, reading: Reading) -> TokenScores:
+    """:func:`token_scores` of a server's completion, whose tokens are texts; none known without.
 
     The text may begin with text of the template, and lack a token that ends the turn. If the
     tokens do not spell it, only the completion's score is known.
     """
+    assert isinstance(completion, RemoteCompletion)
+    text, tokens = completion.text, completion.tokens
     spelt = "".join(piece for piece, _ in tokens)
     start = max(text.find(tokens[0][0]), 0) if tokens else 0
     ends = [*accumulate((len(piece) for piece, _ in tokens), initial=start)]

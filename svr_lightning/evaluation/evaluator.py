@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from svr_lightning.analysis.records import SampleRecord, unique
 from svr_lightning.analysis.results import Journal, package_versions, write_results, write_samples
-from svr_lightning.core.evidence import scores_of_tokens
+from svr_lightning.core.evidence import scores_of_reply
 from svr_lightning.core.parsing import Reading, self_check_format_score
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import (
@@ -215,7 +215,7 @@ class Evaluator:
         if self.config.restricted:
             return NO_SCORES
         if isinstance(completion, RemoteCompletion):
-            return scores_of_tokens(completion.text, reading, completion.tokens)
+            return scores_of_reply(completion, reading)
         if self.renderer is None:
             return NO_SCORES
         return self.renderer.token_scores(completion, reading)

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from svr_lightning.core.evidence import scores_of_tokens, token_scores
+from svr_lightning.core.evidence import scores_of_reply, token_scores
 from svr_lightning.core.parsing import Reading, parse_self_check, verdict_span
-from svr_lightning.core.types import Completion, FinishReason, TokenScores
+from svr_lightning.core.types import Completion, FinishReason, RemoteCompletion, TokenScores
 from tests.scripted import RENDERER, TOKENIZER, says
 
 
@@ -106,9 +107,9 @@ def test_a_servers_tokens_give_the_same_scores_where_they_spell_the_text() -> No
     pieces += ["; CONFIDENCE: 0.9</self_check>", "<|im_end|>"]
     tokens = [(piece, -0.5 * place) for place, piece in enumerate(pieces)]
     text = "<think>\n" + "".join(pieces[:-1])  # as the template opened it, without the last token
-    scores = scores_of_tokens(text, Reading("1+2"), tokens)
+    reply = RemoteCompletion(text=text, tokens=tuple(tokens))
+    scores = scores_of_reply(reply, Reading("1+2"))
     assert scores == TokenScores(round(math.exp(-3), 3), -1.25, -2.0)
-    assert scores_of_tokens(text + "x", Reading("1+2"), tokens) == TokenScores(
-        completion_logprob=-2.0
-    )
-    assert scores_of_tokens(text, Reading("1+2"), []) == TokenScores()
+    unlike = replace(reply, text=text + "x")
+    assert scores_of_reply(unlike, Reading("1+2")) == TokenScores(completion_logprob=-2.0)
+    assert scores_of_reply(replace(reply, tokens=()), Reading("1+2")) == TokenScores()
