@@ -445,7 +445,7 @@ def draw_check_value(found: Numbers) -> Figure:
 
     ``found`` is of :func:`~svr_lightning.analysis.stops.check_value`.
     """
-    figure = drawing.new_figure(2.2)
+    figure = drawing.new_figure(2.6)
     axes = figure.subplots()
     rows = [row for row in reversed(found["rows"]) if row["accuracy"] is not None]
     for place, row in enumerate(rows):
