@@ -71,12 +71,7 @@ class DataSource:
     max_completion_tokens: int | None = None
     """Completion limit when this set is evaluated; None takes the task's."""
 
-    def check(self) -> None:
-        """Raise ConfigError for settings that no data could satisfy, before anything is read.
-
-        Not done on construction: in an optional field, the configuration parser would bury the
-        message in its own.
-        """
+    def __post_init__(self) -> None:
         limit, tokens = self.limit, self.max_completion_tokens
         for fits, otherwise in (
             (_NAME.fullmatch(self.name), "a name is made of letters, digits, '_', '.' and '-'"),
@@ -99,7 +94,6 @@ def load_problems(source: DataSource, on_bad_row: OnBadRow = "error") -> list[Pr
         ConfigError: one line that names the source, what was tried or which rows are bad, and
             how to fix it.
     """
-    source.check()
     try:
         task = get_task(source.task)
         rows = _read(source)

@@ -135,7 +135,7 @@ def test_the_embedded_problems_load_by_split() -> None:
     once = load_problems(replace(source("test"), orders=1))
     assert {problem.id for problem in once} == {p.id for p in test if p.id.endswith("-0")}
     with pytest.raises(ConfigError, match="'tiny': orders=0 must be between 1 and 6"):
-        load_problems(replace(source("test"), orders=0))
+        replace(source("test"), orders=0)
     assert "one of train, dev, test" in error_of(source("validation"))
     other = DataSource(name="tiny", task="countdown", path="embedded:gsm8k")
     assert "the embedded data sets are embedded:countdown-tiny and" in error_of(other)
@@ -286,9 +286,8 @@ def test_repeated_ids_are_an_error_even_where_bad_rows_are_skipped(tmp_path: Pat
 def test_settings_are_checked_before_anything_is_read(
     settings: dict[str, Any], reason: str
 ) -> None:
-    source = DataSource(**{"name": "toy", "task": "gsm8k", **settings})
     with pytest.raises(ConfigError, match=reason):
-        load_problems(source)
+        DataSource(**{"name": "toy", "task": "gsm8k", **settings})
 
 
 def test_the_countdown_split_is_what_the_datasets_package_draws() -> None:
