@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from svr_lightning.engines.base import Engine
+from svr_lightning.engines.base import Engine, Request
 from svr_lightning.engines.connections import Connections
 
 
@@ -22,6 +22,10 @@ class RemoteEngine(Engine):
         self._http: Connections
 
     @abstractmethod
+    async def complete(self, request: Request) -> Any:
+        """The output of a request, in the event loop."""
+
+    @abstractmethod
     def connect(self) -> Connections:
         """New connections, which last until the engine sleeps."""
 
@@ -32,12 +36,20 @@ class RemoteEngine(Engine):
             self._portal = self._thread.enter_context(start_blocking_portal())
         return self._portal
 
-    def take(self) -> list[tuple[int, Any]]:
-        """Finished requests by number; waits for the first one, if anything runs."""
+    def submit(self, request: Request) -> None:
+        """Start a request."""
+        self._running[request.id] = self.loop().start_task_soon(self.complete, request)
+
+    def step(self) -> list[Any]:
+        """Outputs of finished requests; waits for the first one, if anything runs.
+
+        Raises:
+            ConfigError: if no request can be completed.
+        """
         running = self._running.values()
         done, _ = futures.wait(running, return_when=futures.FIRST_COMPLETED)
         ended = [number for number, future in self._running.items() if future in done]
-        return [(number, self._running.pop(number).result()) for number in ended]
+        return [self._running.pop(number).result() for number in ended]
 
     def cancel(self) -> None:
         """Stop all requests."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from svr_lightning.core.types import Decoding, Message, RemoteCompletion
+from svr_lightning.core.types import Decoding, Message
 from svr_lightning.engines.base import Refusal, Request, TextOutput
 from svr_lightning.engines.chat_answers import ServerError, read_answer
 from svr_lightning.engines.connections import Connections, Retries, check_url, read_key
@@ -139,8 +139,16 @@ class OpenAIEngine(RemoteEngine):
     def sync(self, model: Any, version: int) -> None:
         """The server has its own weights."""
 
-    def submit(self, request: Request) -> None:
-        """Send a request as soon as fewer than ``concurrency`` are in flight."""
+    def connect(self) -> Connections:
+        """Connections with the key."""
+        return Connections(self.max_batch, self.retries, key=self.api_key())
+
+    async def complete(self, request: Request) -> TextOutput | Refusal:
+        """Ask as soon as fewer than ``concurrency`` requests are in flight.
+
+        Raises:
+            ConfigError: if the server is gone, rejects the key, or refuses every request.
+        """
         body = request_body(
             self.model_name,
             request.messages,
@@ -150,50 +158,27 @@ class OpenAIEngine(RemoteEngine):
             logprobs=self.logprobs,
             fields=self.fields,
         )
-        ask = self.loop().start_task_soon
-        self._running[request.id] = ask(self._complete, body, request.seed)
+        read, url = partial(read_answer, key=self.api_key()), self.base_url + PATH
+        try:
+            completion = await self._http.exchange(url, body, read, request.seed)
+        except ServerError as error:
+            return self._refusal(request, self._reason(error))
+        self._answered += 1
+        if completion.text and not completion.completion_tokens:
+            warnings.warn(
+                f"{self.base_url} does not count tokens, so records have 0 of them", stacklevel=2
+            )
+        return TextOutput(id=request.id, completion=completion)
 
-    def step(self) -> list[TextOutput | Refusal]:
-        """Wait until at least one request has ended.
-
-        Raises:
-            ConfigError: if the server is gone, rejects the key, or refuses every request.
-        """
-        return [self._result(number, answer) for number, answer in self.take()]
-
-    def connect(self) -> Connections:
-        """Connections with the key."""
-        return Connections(self.max_batch, self.retries, key=self.api_key())
-
-    def _result(self, number: int, answer: RemoteCompletion | str) -> TextOutput | Refusal:
-        if isinstance(answer, RemoteCompletion):
-            self._answered += 1
-            if answer.text and not answer.completion_tokens:
-                warnings.warn(
-                    f"{self.base_url} does not count tokens, so records have 0 of them",
-                    stacklevel=2,
-                )
-            return TextOutput(id=number, completion=answer)
+    def _refusal(self, request: Request, reason: str) -> Refusal:
         self._refused += 1
         # One prompt may be too long. If all are refused, the requests are wrong.
         if self._refused >= REFUSALS and not self._answered:
             raise ConfigError(
                 f"{self.base_url} completed none of the first {self._refused} prompts: "
-                f"{answer}; change what it objects to"
+                f"{reason}; change what it objects to"
             )
-        return Refusal(id=number, reason=answer)
-
-    async def _complete(self, body: Mapping[str, Any], seed: int) -> RemoteCompletion | str:
-        """The answer, or the reason why this request cannot have one.
-
-        Raises:
-            ConfigError: if no request can have one.
-        """
-        read = partial(read_answer, key=self.api_key())
-        try:
-            return await self._http.exchange(self.base_url + PATH, body, read, seed)
-        except ServerError as error:
-            return self._reason(error)
+        return Refusal(id=request.id, reason=reason)
 
     def _reason(self, error: ServerError) -> str:
         """Why one problem has no answer.

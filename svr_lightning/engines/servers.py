@@ -132,15 +132,7 @@ class ServersEngine(RemoteEngine):
         """Send a request to the least busy server."""
         if self.version < 0:
             raise RuntimeError("the servers have no weights; the engine has to be synced first")
-        self._running[request.id] = self.loop().start_task_soon(self._complete, request)
-
-    def step(self) -> list[Output]:
-        """Wait until at least one request has ended.
-
-        Raises:
-            ConfigError: if no server is left.
-        """
-        return [output for _, output in self.take()]
+        super().submit(request)
 
     def connect(self) -> Connections:
         """None is kept open: a server may close an idle one just when it is used again."""
@@ -223,8 +215,12 @@ class ServersEngine(RemoteEngine):
         except ServerError as error:
             raise ServerError(f"{path}: {error}") from error
 
-    async def _complete(self, request: Request) -> Output:
-        """Try one server after the other, until one answers with the present weights."""
+    async def complete(self, request: Request) -> Output:
+        """Try one server after the other, until one answers with the present weights.
+
+        Raises:
+            ConfigError: if no server is left.
+        """
         body = generate_body(request, self._stop_token_ids)
         drawn = (request, self._weights, self.version, self._vocabulary)
         while True:
