@@ -94,7 +94,7 @@ class Evaluation:
     def max_turns(self) -> int:
         """T_max: what the configuration says; without it, the longest recorded trajectory."""
         stated = setting(self.config, "protocol", "max_turns")
-        longest = max(table.correct.shape[1] for table in self.tables.values())
+        longest = max(1, *(table.correct.shape[1] for table in self.tables.values()))
         return stated if isinstance(stated, int) else longest
 
     @property

@@ -208,14 +208,12 @@ def families(
             ]
     rules[ORACLE] = [FirstRight()]
     every = range(1, max_turns + 1)
-    horizons = horizons or every
-    found: dict[str, list[tuple[AnyRule, int]]] = {
-        "fixed turns": [(FixedTurns(turns=turns), turns) for turns in every]
+    fixed: list[tuple[AnyRule, int]] = [(FixedTurns(turns=turns), turns) for turns in every]
+    return {"fixed turns": fixed} | {
+        name: [(one, turns) for one in some for turns in horizons or every]
+        for name, some in rules.items()
+        if some
     }
-    for name, some in rules.items():
-        if some:
-            found[name] = [(one, turns) for one in some for turns in horizons]
-    return found
 
 
 def frontiers(table: TurnTable, max_turns: int) -> list[Row]:

@@ -21,7 +21,7 @@ from svr_lightning.display import short
 INK, GREY, FAINT = "#787878", "#8a8a8a", "#b4b4b4"
 """Text; lines of comparison; grids and what is nothing. All have contrast to white and to black."""
 BLUE, LIGHT_BLUE = "#2f80c4", "#8dbde4"
-ORANGE, LIGHT_ORANGE = "#dd6b20", "#f0aa78"
+ORANGE = "#dd6b20"
 GREEN, PURPLE, RED, OLIVE = "#3c9a6a", "#9b72b4", "#c0526f", "#a08c2c"
 METHODS = (
     *((BLUE, "o"), (ORANGE, "s"), (GREEN, "D"), (PURPLE, "^")),
@@ -92,13 +92,15 @@ def shown(text: str, limit: int = 28) -> str:
 
 def token_axis(axes: Axes) -> None:
     """A logarithmic axis of tokens per problem, once everything is drawn."""
+    axes.set_xlabel("tokens per problem, all turns (log scale)")
+    if axes.dataLim.xmax <= 0:  # no problem was run, or no tokens were counted
+        return
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     every = [1.0, 2.0, 5.0] if high / low > 4 else np.arange(1, 10, 0.5).tolist()
     axes.xaxis.set_major_locator(LogLocator(subs=every))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_xlabel("tokens per problem, all turns (log scale)")
 
 
 def stacked_bars(

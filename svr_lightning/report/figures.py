@@ -94,7 +94,7 @@ def _of_method(method: Method, number: int) -> Iterator[Plot]:
                 "(svr replay --compare-stops chooses them on others)"
             )
             yield plot("5_stopping_rules", caption, rule_numbers(run, table), draw_rules, part)
-        if run.max_turns > 1:
+        if table.correct.shape[1] > 1:
             caption = "what refinement does to answers, all recorded turns"
             yield plot("6_transitions", caption, transition_numbers(table), draw_transitions, part)
         if run.stops:

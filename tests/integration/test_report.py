@@ -19,7 +19,7 @@ from svr_lightning.report.page import OTHER, POLICY, choose, classes, page, traj
 from svr_lightning.report.runs import read_methods
 from svr_lightning.report.tables import all_tables, headlines, tables_tex
 from tests.commands import refused
-from tests.trajectories import pool, record, records_of, save, turn, turn_tables, uncensored
+from tests.trajectories import failed, pool, record, records_of, save, turn, turn_tables, uncensored
 
 # What tries to break out of a page, a terminal or a table.
 EVIL = "".join(
@@ -309,6 +309,13 @@ def test_hostile_text_stays_text_in_every_other_file(hostile: Path) -> None:
             *("svg", "defs", "style", "g", "path", "use", "clipPath", "rect")
         }
         json.loads(file.with_suffix(".json").read_text(encoding="ascii"))
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_evaluation_in_which_no_problem_could_be_run_is_reported(tmp_path: Path) -> None:
+    path = save(tmp_path / "run", [failed("x")], {"protocol": {"max_turns": 3}})
+    assert main(["report", str(path), "--out", str(tmp_path / "out")]) == 0
+    assert "not run: the problem does not fit" in (tmp_path / "out" / "index.html").read_text()
 
 
 def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(
