@@ -11,48 +11,30 @@ from svr_lightning.engines import lora
 VOCABULARY = 40
 
 
+SMALL: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    **{"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16},
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": True,
+}
+
+
 def tiny_qwen3(seed: int = 0, **changes: Any) -> Any:
     """Two layers of full attention. Wide initial weights make its distributions uneven."""
-    config = Qwen3Config(
-        **{
-            "vocab_size": VOCABULARY,
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 1,
-            "head_dim": 16,
-            "max_position_embeddings": 512,
-            "initializer_range": 0.2,
-            "tie_word_embeddings": True,
-            **changes,
-        }
-    )
+    own = {"num_hidden_layers": 2, "initializer_range": 0.2}
+    config = Qwen3Config(**SMALL | own | changes)
     torch.manual_seed(seed)
     return Qwen3ForCausalLM(config).eval()
 
 
 def tiny_hybrid(seed: int = 0, **changes: Any) -> Any:
     """Qwen3.5: three layers of linear attention with recurrent states, one of full attention."""
-    config = Qwen3_5TextConfig(
-        **{
-            "vocab_size": VOCABULARY,
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_hidden_layers": 4,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 1,
-            "head_dim": 16,
-            "linear_key_head_dim": 8,
-            "linear_value_head_dim": 8,
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4,
-            "max_position_embeddings": 512,
-            "initializer_range": 0.1,
-            "tie_word_embeddings": True,
-            **changes,
-        }
-    )
+    own = {"num_hidden_layers": 4, "initializer_range": 0.1}
+    own |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
+    own |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
+    config = Qwen3_5TextConfig(**SMALL | own | changes)
     torch.manual_seed(seed)
     return Qwen3_5ForCausalLM(config).eval()
 

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch import Callback
 
 from svr_lightning.core.losses import LossSpec
-from svr_lightning.core.types import Decoding
+from svr_lightning.core.types import Decoding, Turn
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.config import (
     EvaluationConfig,
@@ -60,6 +60,11 @@ def trainer(folder: Path, *callbacks: Callback, **changes: Any) -> SVRTrainer:
         "limit_val_batches": 0,
     }
     return SVRTrainer(**settings | changes)
+
+
+def turns_of(model: SVRModule) -> list[Turn]:
+    """All turns of the last rollout."""
+    return [t for group in model.groups for one in group.trajectories for t in one.turns]
 
 
 def weights(model: SVRModule) -> list[torch.Tensor]:

@@ -14,7 +14,7 @@ from tests.commands import ROOT, SMALL, TINY, embedded, jsonl, logged
 from tests.models import tiny_qwen3
 from tests.pages import page
 from tests.requests import ask, finish, plain_scores
-from tests.small_fit import data, module, trainer
+from tests.small_fit import data, module, trainer, turns_of
 from tests.tolerance import of_logprobs
 
 SHOWN = dict(
@@ -135,7 +135,4 @@ def test_an_engine_of_ones_own_agrees_with_the_packages_and_trains(here: Path) -
     fitted = module(engine=PlainEngine())
     trainer(here, max_steps=1).fit(fitted, data())
     assert fitted.trainer.global_step == 1
-    versions = {
-        t.completion.policy_version for g in fitted.groups for x in g.trajectories for t in x.turns
-    }
-    assert versions == {0}
+    assert {turn.sampled.policy_version for turn in turns_of(fitted)} == {0}

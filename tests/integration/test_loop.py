@@ -25,7 +25,7 @@ from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.logs import NOTHING_RIGHT, CSVLog, nothing_to_learn
 from svr_lightning.training.sources import DataSource
 from tests.commands import jsonl, logged
-from tests.small_fit import data, module, trainer
+from tests.small_fit import data, module, trainer, turns_of
 from tests.tolerance import assert_same_first_step, of_logprobs, rounding
 
 FIRST_STEP = {"lr": 1e-3 * warmup_stable_decay(0, total_steps=1), "length": 576, "tokens": 8 * 576}
@@ -43,14 +43,8 @@ class Watch(Callback):
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
-        sampled = {
-            turn.completion.policy_version
-            for group in pl_module.groups
-            for trajectory in group.trajectories
-            for turn in trajectory.turns
-        }
-        assert len(sampled) == 1
-        self.versions.append(sampled.pop())
+        (version,) = {turn.sampled.policy_version for turn in turns_of(pl_module)}
+        self.versions.append(version)
         self.steps.append(trainer.global_step)
         self.problems.append(tuple(group.problem.id for group in pl_module.groups))
 

@@ -34,15 +34,9 @@ def stated(pattern: str) -> float:
 
 
 def scored(correct: bool, verdict: str, confidence: float, tokens: int = 29) -> svr.ScoredTurn:
-    return svr.ScoredTurn(
-        correct=correct,
-        truncated=False,
-        verdict=svr.Verdict(verdict),
-        confidence=confidence,
-        completion_tokens=tokens,
-        task_format=1.0,
-        self_check_format=1.0,
-    )
+    said = {"correct": correct, "verdict": svr.Verdict(verdict), "confidence": confidence}
+    form = {"truncated": False, "task_format": 1.0, "self_check_format": 1.0}
+    return svr.ScoredTurn(completion_tokens=tokens, **said, **form)
 
 
 def turns_shown() -> list[svr.ScoredTurn]:

@@ -102,12 +102,7 @@ def test_a_recipe_trains_and_evaluates(
     assert module.trainer.global_step == 1
     assert not all(group.degenerate for group in module.groups)
     assert logged(tmp_path)["train/grad_norm"][1] > 0
-    written = {
-        turn.completion.text
-        for group in module.groups
-        for trajectory in group.trajectories
-        for turn in trajectory.turns
-    }
+    written = {turn.completion.text for turn in small_fit.turns_of(module)}
     parts = set(optimised.texts) - written
     assert bool(parts) == (name in LEARNS_IN_PARTS)
     assert all(any(part in text for text in written) for part in parts)

@@ -6,16 +6,15 @@ import pytest
 
 from svr_lightning.training.logs import CSVLog, combined
 from tests.commands import logged
-from tests.small_fit import data, module, trainer
+from tests.small_fit import data, module, trainer, turns_of
 
 
 def test_a_training_logs_its_speed(tmp_path: Path) -> None:
     model = module(micro_batch_size=8)
     trainer(tmp_path, max_steps=2, logger=[CSVLog(tmp_path)]).fit(model, data())
     values = {key: found[2] for key, found in logged(tmp_path).items() if 2 in found}
-    turns = [t for group in model.groups for one in group.trajectories for t in one.turns]
     samples = [sample for group in model.groups for sample in group.samples]
-    sampled = sum(len(turn.completion.token_ids) for turn in turns)
+    sampled = sum(len(turn.sampled.token_ids) for turn in turns_of(model))
     learned = sum(len(one.prompt_ids) + len(one.completion_ids) for one in samples)
     assert values["speed/rollout"] * values["time/rollout"] == pytest.approx(sampled)
     assert values["speed/update"] * values["time/update"] == pytest.approx(learned)
