@@ -1,6 +1,6 @@
 """What every engine that reads tokens keeps to, as tests over a fixture ``engine``.
 
-A file of tests imports those that it wants. The engine serves a tiny model and stops at ``STOP``.
+A file of tests imports all of them. The engine serves a tiny model and stops at ``STOP``.
 """
 
 from collections.abc import Sequence

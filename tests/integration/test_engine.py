@@ -13,17 +13,8 @@ from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.engines.sampling import uniforms
 from svr_lightning.engines.transformers import MAX_WAIT, TransformersEngine
 from svr_lightning.errors import ConfigError
-from tests.engine_contract import (  # noqa: F401
-    STOP,
-    run,
-    test_a_completion_depends_on_its_own_seed_and_not_on_its_batch_mates,
-    test_a_dropped_request_leaves_the_others_alone,
-    test_a_stop_token_ends_a_completion_and_belongs_to_it_also_in_the_last_place_allowed,
-    test_cancelling_drops_what_is_queued_and_what_runs,
-    test_equal_seeds_give_equal_tokens_and_different_seeds_do_not,
-    test_only_the_likeliest_token_left_is_greedy_decoding,
-    test_requests_may_arrive_between_steps,
-)
+from tests.engine_contract import *  # noqa: F403
+from tests.engine_contract import STOP, run
 from tests.models import MODELS, tiny_qwen3
 from tests.requests import ask, finish, mixed, plain_scores
 from tests.tolerance import of_logprobs
