@@ -75,6 +75,7 @@ def read_policy(config: PolicyConfig, seed: int) -> tuple[Any, Any]:
     else:
         model = _read_model(config)
     _check(model, config)
+    _check_tokenizer(model, tokenizer, config.path)
     return model, tokenizer
 
 
@@ -184,6 +185,22 @@ def _check(model: Any, config: PolicyConfig) -> None:
             f"model.policy.gradient_checkpointing: {config.path!r} has {name}={value}, and the "
             "loss needs the policy without dropout; set it to 0 in the model's config.json",
         )
+
+
+def _check_tokenizer(model: Any, tokenizer: Any, path: str) -> None:
+    """Refuse the tokenizer of another model, or the empty one that stands for a missing file."""
+    rows = model.get_input_embeddings().weight.shape[0]
+    ids = tokenizer.encode(_WRITTEN, add_special_tokens=False)
+    read = "".join(tokenizer.decode(ids).casefold().split())
+    require(
+        read == "".join(_WRITTEN.casefold().split()) and max(ids) < rows,
+        f"model.policy.path={path!r}: the tokenizer does not fit the model, which has {rows} "
+        f"tokens: it reads {_WRITTEN!r} as {ids}; put the model's own tokenizer into the folder, "
+        "or resize the model's embeddings to added tokens",
+    )
+
+
+_WRITTEN = "<think>1+1=2</think> <answer>2</answer> <self_check>VERDICT: CORRECT</self_check>"
 
 
 def _random_hybrid(vocab: int, eos: int, seed: int, context: int) -> Any:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer
 
 from svr_lightning.training.config import PolicyConfig
-from svr_lightning.training.policy import _read_model
+from svr_lightning.training.policy import _read_model, read_policy
 from tests.commands import SHIPPED, TINY, refused
 
 DOWN = "model.layers.0.mlp.down_proj.weight"
@@ -68,6 +69,20 @@ def test_an_output_layer_that_is_neither_tied_nor_there_is_named(folder: Path) -
     )
     with pytest.raises(ValueError, match=r"lacks 1 of the model's weights \(lm_head.weight\)"):
         _read_model(PolicyConfig(path=str(folder)))
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_tokenizer_that_does_not_fit_is_refused(own: bool, folder: Path) -> None:
+    """One with tokens that the model has not, and the empty one that stands for none."""
+    if own:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer.add_tokens(["<self_check>"])
+        tokenizer.save_pretrained(folder)
+    else:
+        (folder / "tokenizer.json").unlink()
+        (folder / "tokenizer_config.json").unlink()
+    with pytest.raises(ValueError, match=r"does not fit the model, which has 1200 tokens: it re"):
+        read_policy(PolicyConfig(path=str(folder), max_model_len=1024, max_prompt_tokens=512), 0)
 
 
 def test_weights_that_the_model_does_not_have_are_no_fault(folder: Path) -> None:
