@@ -274,11 +274,7 @@ class Controller:
     # --- what both share -------------------------------------------------------------------------
 
     async def _solve(
-        self,
-        question: str,
-        on_turn: OnTurn | None,
-        context: Sequence[Message],
-        calls: "_Calls",
+        self, question: str, on_turn: OnTurn | None, context: Sequence[Message], calls: "_Calls"
     ) -> Result:
         turns: list[Turn] = []
 
@@ -300,11 +296,7 @@ class Controller:
         return replace(self._result(turns, end, limit), refusal=refusal, cancelled=cancelled)
 
     async def _turns(
-        self,
-        program: RolloutFn,
-        turns: Sequence[Turn],
-        context: Sequence[Message],
-        calls: "_Calls",
+        self, program: RolloutFn, turns: Sequence[Turn], context: Sequence[Message], calls: "_Calls"
     ) -> tuple[Ending | None, str, RemoteCompletion | None]:
         """Complete a program's prompts. Returns its ending, or what else ended it."""
         deadline = math.inf if self.seconds is None else time.monotonic() + self.seconds

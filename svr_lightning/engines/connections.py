@@ -224,6 +224,5 @@ def check_url(url: str, option: str) -> None:
         "an environment variable such as OPENAI_API_KEY",
     )
     require(
-        not url.endswith("/completions"),
-        f"{option} ends before /chat/completions, usually in /v1",
+        not url.endswith("/completions"), f"{option} ends before /chat/completions, usually in /v1"
     )

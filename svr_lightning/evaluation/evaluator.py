@@ -94,12 +94,7 @@ class Evaluator:
             engine.chat_template_kwargs = dict(chat_template_kwargs or {})
 
     def begin(
-        self,
-        name: str,
-        *,
-        step: int = 0,
-        fingerprint: str | None = None,
-        every_turn: bool = False,
+        self, name: str, *, step: int = 0, fingerprint: str | None = None, every_turn: bool = False
     ) -> None:
         """Begin an evaluation, or continue an interrupted one.
 

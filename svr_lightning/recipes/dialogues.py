@@ -272,11 +272,7 @@ def chain(
 
 
 def tree(
-    dialogue: Dialogue,
-    problem: Problem,
-    width: int,
-    horizon: int,
-    expands: Callable[[Turn], bool],
+    dialogue: Dialogue, problem: Problem, width: int, horizon: int, expands: Callable[[Turn], bool]
 ) -> Generator[PromptRequests, Sequence[AnyCompletion], list[Trajectory]]:
     """``width`` attempts per turn, distributed over those of the previous turn that ``expands``.
 

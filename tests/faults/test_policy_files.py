@@ -76,7 +76,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused(own: bool, folder: Path) -> No
     """One with tokens that the model has not, and the empty one that stands for none."""
     if own:
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        tokenizer.add_tokens(["<self_check>"])
+        tokenizer.add_tokens(["1+1=2"])
         tokenizer.save_pretrained(folder)
     else:
         (folder / "tokenizer.json").unlink()
