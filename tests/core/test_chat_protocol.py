@@ -190,7 +190,7 @@ def test_what_is_no_chat_completion_is_described(body: bytes, came: str) -> None
         ("VERDICT -> `INCORRECT`", "INCORRECT", 0.2),
         ("| VERDICT | CORRECT |\n| CONFIDENCE | 0.95 |", "CORRECT", 0.95),
         (r"\textbf{VERDICT:} \text{CORRECT} <b>CONFIDENCE:</b> $0.95$", "CORRECT", 0.95),
-        ("VERDICT: \u2705 CORRECT; CONFIDENCE:\u200b0.95", "CORRECT", 0.95),
+        ("VERDICT: \u2705 CORRECT; CONFIDENCE:\u200b\u200f0.95", "CORRECT", 0.95),
         # What is no verdict, or no confidence, stays none.
         (r"VERDICT: \text{CORRECT} or \text{INCORRECT}", "UNSURE", 0.5),
         ("VERDICT: CORRECT; CONFIDENCE: 9-out-of-10", "CORRECT", 0.8),
