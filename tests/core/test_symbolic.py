@@ -169,24 +169,12 @@ def test_what_differs_or_is_not_understood_is_not_equal(answer: str, reference: 
 
 
 HOSTILE = [
-    "x^{x^{x^{x}}}",
-    "(1+i)^{10^9}",
-    "1e999",
-    r"\sqrt[10^9]{2}",
-    "7" * 2000,
-    r"\frac{" * 200 + "1" + "}{2}" * 200,
-    "(" * 24 + "x" + ")" * 24,
-    "-" * 290 + "1",
-    r"\sqrt" * 79 + "1",
-    "|" * 300,
+    *("x^{x^{x^{x}}}", "(1+i)^{10^9}", "1e999", r"\sqrt[10^9]{2}", "7" * 2000),
+    *(r"\frac{" * 200 + "1" + "}{2}" * 200, "(" * 24 + "x" + ")" * 24, r"\sqrt" * 79 + "1"),
+    *("-" * 290 + "1", "|" * 300, "1+" * 149 + "x", "x=" * 100 + "x"),
     r"\begin{pmatrix}" + "1&" * 180 + r"1\end{pmatrix}",
-    "1+" * 149 + "x",
-    "x=" * 100 + "x",
-    "1\0",
-    "\u0661",
-    "\ud800",
-    "__import__('os').system('id')",
-    "import os; os.abort()",
+    *("1\0", "\u0661", "\ud800"),
+    *("__import__('os').system('id')", "import os; os.abort()"),
     "().__class__.__bases__[0].__subclasses__()",
 ]
 
