@@ -51,7 +51,7 @@ _OTHER_NUMBER = re.compile(
     r"|[ \t]{0,8}[/*^\u00d7\u00f7\u2044\u2215][ \t]{0,8}[+-]?\.?\d|[+\u2212\u2013-]\.?\d"
 )
 _MARKS = "*_`\"'\u201c\u201d\u2018\u2019|\\\u2013\u2014\u2212-"
-_OPENERS = ">[({$\u2192\uff1a\ufe55\ufe30\u2236\uff1d\u2705\u2714\u274c\ufe0f\u200b\u200e\u200f\u2060\ufeff"
+_OPENERS = ">[({$\u2192\uff1a\ufe55\ufe30\u2236\uff1d\u2705\u2714\u274c\ufe0f\u200b\u200e\u200f"
 """What a chat model writes around or instead of the colon of a field: emphasis, the quotes of JSON,
 dashes; and only between a field and its value brackets, arrows, wide colons, check marks and marks
 that do not show, as those of text from right to left."""
