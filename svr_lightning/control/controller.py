@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from svr_lightning.analysis.operating_point import Certificate
 from svr_lightning.core.evidence import scores_of_reply
@@ -106,6 +106,18 @@ def refused(error: Exception) -> str | None:
     return message or one_line(error)
 
 
+class Unused(NamedTuple):
+    """Calls that became no turn: cancelled once another one was accepted, or refused."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    """Of cancelled calls as many as the others took in the same time: no server says."""
+
+
+NOTHING = Unused()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """How a question ended."""
@@ -124,10 +136,9 @@ class Result:
     """Why it ended, in a few words."""
     certificate: Certificate | None = None
     """The certificate that applies; None without one, or if a limit ended the trajectory."""
-    refusal: RemoteCompletion | None = None
+    refusal: str | None = None
     """What the model said instead of another turn, if it refused."""
-    cancelled: int = 0
-    """Calls that still ran at the end. No server says how many tokens they took."""
+    unused: Unused = NOTHING
 
     @property
     def outcome(self) -> Literal["answered", "gave_up"]:
@@ -136,17 +147,14 @@ class Result:
 
     @property
     def prompt_tokens(self) -> int:
-        """Of all turns and a refusal; 0 if it is not known."""
-        return sum(completion.prompt_tokens for completion in self._completions)
+        """Of all turns, and of calls that became none; 0 if it is not known."""
+        return self.unused.prompt_tokens + sum(t.completion.prompt_tokens for t in self.turns)
 
     @property
     def completion_tokens(self) -> int:
-        """Of all turns and a refusal; 0 if it is not known."""
-        return sum(completion.completion_tokens for completion in self._completions)
-
-    @property
-    def _completions(self) -> list[AnyCompletion]:
-        return [*(turn.completion for turn in self.turns), *filter(None, [self.refusal])]
+        """Likewise."""
+        own = sum(turn.completion.completion_tokens for turn in self.turns)
+        return self.unused.completion_tokens + own
 
 
 @dataclass(frozen=True)
@@ -292,8 +300,13 @@ class Controller:
             vars(error)["turns"] = tuple(turns)
             raise
         finally:
-            cancelled = await calls.close()
-        return replace(self._result(turns, end, limit), refusal=refusal, cancelled=cancelled)
+            await calls.close()
+        result = replace(self._result(turns, end, limit), unused=calls.unused(turns))
+        if refusal is None:
+            return result
+        own = Unused(1, refusal.prompt_tokens, refusal.completion_tokens)
+        both = Unused(*map(sum, zip(result.unused, own, strict=True)))
+        return replace(result, refusal=refusal.text, unused=both)
 
     async def _turns(
         self, program: RolloutFn, turns: Sequence[Turn], context: Sequence[Message], calls: "_Calls"
@@ -355,7 +368,10 @@ class _Calls:
 
     def __init__(self, client: Client, at_once: int = 1) -> None:
         self._client, self._at_once = client, at_once
-        self._running: list[asyncio.Task[AnyCompletion]] = []
+        self._running: dict[asyncio.Task[AnyCompletion], float] = {}
+        """With the time of its start, in seconds."""
+        self._taken = 0.0
+        """Seconds of calls that were completed."""
 
     async def next(self, prompt: PromptRequest, deadline: float, most: int) -> AnyCompletion | None:
         """The completion that is there first; None if none is before the deadline.
@@ -366,13 +382,14 @@ class _Calls:
             most: completions that may still be needed.
         """
         while len(self._running) < min(self._at_once, most):
-            self._running.append(asyncio.ensure_future(self._call(prompt)))
+            self._running[asyncio.ensure_future(self._call(prompt))] = time.monotonic()
         left = None if deadline == math.inf else max(deadline - time.monotonic(), 0.0)
         first = asyncio.FIRST_COMPLETED
         await asyncio.wait(self._running, timeout=left, return_when=first)
-        for task in self._running:
+        for task, started in self._running.items():
             if task.done():
-                self._running.remove(task)
+                del self._running[task]
+                self._taken += time.monotonic() - started
                 return task.result()
         return None
 
@@ -380,13 +397,27 @@ class _Calls:
         reply = self._client(*prompt)
         return read_reply(await reply if inspect.isawaitable(reply) else reply)
 
-    async def close(self) -> int:
-        """Cancel what runs, and count it."""
+    async def close(self) -> None:
+        """Cancel what runs."""
+        if not self._running:
+            return
+        now = time.monotonic()
         for task in self._running:
             task.cancel()
-        if self._running:  # else there may be no event loop
-            await asyncio.gather(*self._running, return_exceptions=True)
-        return len(self._running)
+        await asyncio.wait(self._running)
+        self._running = {task: now - started for task, started in self._running.items()}
+
+    def unused(self, turns: Sequence[Turn]) -> Unused:
+        """What was cancelled, or not needed any more, after :meth:`close`."""
+        tokens = sum(turn.completion.completion_tokens for turn in turns)
+        spent = 0.0
+        for task, seconds in self._running.items():
+            if not (task.cancelled() or task.exception()):
+                spent += task.result().completion_tokens
+            elif self._taken:
+                spent += seconds * tokens / self._taken
+        prompts = len(self._running) * turns[0].completion.prompt_tokens if turns else 0
+        return Unused(len(self._running), prompts, round(spent))
 
 
 class _CallsNow(_Calls):

@@ -229,7 +229,7 @@ def svr_json(result: Result, uncertified: list[str], ignored: list[str]) -> dict
         "turns": [turn_json(turn) for turn in result.turns],
         "certificate": None if result.certificate is None else result.certificate.id,
         "uncertified": uncertified,
-        "cancelled": result.cancelled,
+        "unused": result.unused._asdict(),
         "ignored": ignored,
     }
 
@@ -251,7 +251,7 @@ def answer_json(head: dict[str, Any], result: Result, svr: dict[str, Any]) -> di
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
     }
-    refused = result.reason if result.refusal is None else result.refusal.text
+    refused = result.refusal or result.reason
     message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": refused}
     finish = "stop"
     if result.returned is not None:

@@ -230,7 +230,10 @@ def test_fresh_samples_run_at_once_and_end_when_one_is_accepted() -> None:
         assert len({body["seed"] for body in upstream.bodies}) == 3
     svr = said.json()["svr"]
     assert (svr["accepted"], svr["returned_turn"], len(svr["turns"])) == (True, 1, 1)
-    assert (svr["cancelled"], said.json()["usage"]["prompt_tokens"]) == (2, 40)
+    # All three were at work for as long as the one that was accepted.
+    assert (svr["unused"]["calls"], svr["unused"]["prompt_tokens"]) == (2, 80)
+    assert 38 <= svr["unused"]["completion_tokens"] <= 44
+    assert said.json()["usage"]["prompt_tokens"] == 120
     assert (greedy.status_code, "temperature: must be" in greedy.text) == (400, True)
 
 
