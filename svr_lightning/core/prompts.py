@@ -57,6 +57,17 @@ class AnswerStyle:
     """N, the number of characters of the previous completion that a prompt keeps."""
 
 
+def boxed_style(draft_limit: int) -> AnswerStyle:
+    r"""The style of tasks whose answer stands in a box, in ``<answer>`` tags."""
+    return AnswerStyle(
+        role=MATH_ROLE,
+        request=r"<answer>\boxed{YOUR_ANSWER}</answer>",
+        reminder=r"<answer>\boxed{}</answer>",
+        closing=r"Always use \boxed{} for the final answer.",
+        draft_limit=draft_limit,
+    )
+
+
 class Styled(Protocol):
     """What prompts read of a task."""
 

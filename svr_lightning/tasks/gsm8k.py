@@ -9,7 +9,7 @@ import re
 from fractions import Fraction
 
 from svr_lightning.core.parsing import final_part
-from svr_lightning.core.prompts import MATH_ROLE, AnswerStyle
+from svr_lightning.core.prompts import boxed_style
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.base import AnswerForm, Column, Row, Task, last_answer
 from svr_lightning.tasks.fields import ID_COLUMN, answer_texts, present, row_id, shown, text_field
@@ -39,13 +39,7 @@ class GSM8K(Task):
 
     name = "gsm8k"
     mathematical = True
-    style = AnswerStyle(
-        role=MATH_ROLE,
-        request=r"<answer>\boxed{YOUR_ANSWER}</answer>",
-        reminder=r"<answer>\boxed{}</answer>",
-        closing=r"Always use \boxed{} for the final answer.",
-        draft_limit=640,
-    )
+    style = boxed_style(draft_limit=640)
     columns = (
         Column(("question",), "the question"),
         Column(("answer",), "the solution, its number after the last ####"),

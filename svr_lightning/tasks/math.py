@@ -6,7 +6,7 @@ A row of the hub's data set::
 """
 
 from svr_lightning.core.parsing import final_part
-from svr_lightning.core.prompts import MATH_ROLE, AnswerStyle
+from svr_lightning.core.prompts import boxed_style
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.base import AnswerForm, Column, Row, Task, last_answer
 from svr_lightning.tasks.fields import ID_COLUMN, answer_texts, present, row_id, shown, text_field
@@ -25,13 +25,7 @@ class Math(Task):
 
     name = "math"
     mathematical = True
-    style = AnswerStyle(
-        role=MATH_ROLE,
-        request=r"<answer>\boxed{YOUR_ANSWER}</answer>",
-        reminder=r"<answer>\boxed{}</answer>",
-        closing=r"Always use \boxed{} for the final answer.",
-        draft_limit=900,
-    )
+    style = boxed_style(draft_limit=900)
     columns = (
         Column(("problem", "question"), "the question"),
         Column(("answer", "final_answer", "solution"), "the gold answer, boxed in a solution"),
