@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from svr_lightning.__main__ import main
-from tests.commands import SMALL, logged
+from svr_lightning.metrics import METRIC_NAMES
+from tests.commands import SMALL, jsonl, logged
 from tests.pages import page, section, tables
 
 GLOSSARY = page("docs/metrics.md")
@@ -75,3 +76,28 @@ def test_every_key_of_the_glossary_is_logged(run: Path) -> None:
     stages = {tuple(key.split("/")[:2]) for key in found if key.split("/")[0] in ("val", "test")}
     sets = ("dev", "math500", "all", "math")
     assert stages == {(stage, name) for stage in ("val", "test") for name in sets}
+
+
+def test_the_fields_of_the_samples_file_are_described(run: Path) -> None:
+    record = jsonl(run / "eval" / "test" / "samples.jsonl")[0]
+    head, turn = under("### eval/NAME/samples.jsonl")
+    sometimes = {"error", "observed_turns", "cluster"}
+    assert set(names(row[0] for row in head)) == {*record, *sometimes}
+    assert set(names(row[0] for row in turn)) == {*record["turns"][0], "grading_error"}
+
+
+def test_the_fields_of_the_results_file_are_described(run: Path) -> None:
+    results = json.loads((run / "eval" / "test" / "results.json").read_text())
+    (table,) = under("### eval/NAME/results.json")
+    described = {name.split(".")[0] for name in names(row[0] for row in table)}
+    assert described == set(results)
+    assert set(results["datasets"]["dev"]) == {*METRIC_NAMES, "n", "accuracy_ci95"}
+    assert set(results["macro"]) == {"all", "math"}
+
+
+def test_the_fields_of_the_rollouts_file_are_described(run: Path) -> None:
+    line = jsonl(run / "rollouts.jsonl")[0]
+    (table,) = under("### rollouts.jsonl")
+    assert set(names(row[0] for row in table)) == set(line)
+    (turns,) = (row[1] for row in table if row[0] == "`turns`")
+    assert set(names([turns])) == set(line["turns"][0])
