@@ -191,8 +191,9 @@ def _check_tokenizer(model: Any, tokenizer: Any, path: str) -> None:
     """Refuse a tokenizer with tokens that the model has not, and the empty one of missing files."""
     rows = model.get_input_embeddings().weight.shape[0]
     ids = tokenizer.encode(_WRITTEN, add_special_tokens=False)
+    empty = len(tokenizer) <= len(tokenizer.all_special_tokens)
     require(
-        0 <= max(ids, default=-1) < rows,
+        not empty and max(ids, default=0) < rows,
         f"model.policy.path={path!r}: the tokenizer does not fit the model, which has {rows} "
         f"tokens: it reads {_WRITTEN!r} as {ids}; put the model's own tokenizer into the folder, "
         "or resize the model's embeddings to added tokens",
