@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from openai import OpenAI
 import svr_lightning as svr
 from svr_lightning.__main__ import main
 from svr_lightning.cli.main import READING, SERVING, parser_of
+from svr_lightning.tasks import TASKS
 from tests.chat_server import ChatServer as Scripted
 from tests.chat_server import completion
 from tests.commands import ROOT, SHIPPED, embedded
@@ -72,6 +74,23 @@ def test_the_python_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         exec(block, namespace)
     assert namespace["trainer"].global_step == 1
     assert 0.0 <= namespace["metrics"]["test/dev/accuracy"] <= 1.0
+
+
+def test_the_page_on_data_lists_each_tasks_columns() -> None:
+    text = page("docs/train.md")
+    rows = re.findall(r"^\| `(\w+)` \| (`.*?) \| (yes|no) \|", text, re.MULTILINE)
+    listed = {
+        (task, tuple(re.findall(r"`(\w+)`", names)), need == "yes") for task, names, need in rows
+    }
+    expected = {
+        (name, column.names, column.required)
+        for name, task in TASKS.items()
+        for column in task.columns
+        if "id" not in column.names
+    }
+    assert listed == expected
+    (ids,) = {task.columns[-1].names for task in TASKS.values()}
+    assert all(f"`{name}`" in text for name in ids)
 
 
 PAGES = ["README.md", *(f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md")))]
@@ -145,6 +164,20 @@ def test_every_command_of_the_documentation_runs_in_small_or_resolves(
         with pytest.raises(SystemExit) as end:  # argparse ends so after --help and --print_config
             main([*words, *([] if {"--help", "--print_config"} & {*words} else ["--print_config"])])
         assert end.value.code in (0, None)
+
+
+RUN_ELSEWHERE = re.compile(
+    r"$|#|make |pip install|\. \.venv|curl |tensorboard |export MINE_API_KEY|PYTHONPATH="
+    r"|python (-m (pytest|tools\.|experiments\.)|examples/|turn_length\.py)|inspect eval|OMP_NUM"
+    r"|svr |.*# needs (a GPU|GPUs)"
+)
+"""Commands that CI calls, that tests of their own run, or that need a GPU."""
+
+
+def test_every_other_command_is_run_by_a_test_of_its_own_or_needs_a_gpu() -> None:
+    shown = [block for name in PAGES for block in blocks(page(name), "bash")]
+    lines = [line for block in shown for line in block.splitlines()]
+    assert [line for line in lines if not RUN_ELSEWHERE.match(line)] == []
 
 
 def test_the_example_log_is_certified_as_the_readme_shows(

@@ -1,6 +1,7 @@
 """Numbers in tables of README, results and the miniature are those of published files."""
 
 import json
+import re
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -185,6 +186,15 @@ def test_the_pretrained_model_has_the_numbers_of_its_recordings() -> None:
     both = [f"{one} / {other}" for one, other in zip(columns[1], columns[2], strict=True)]
     shown = table("README.md", "AUROC on first answers, means of three seeds")
     assert [*shown.values()] == [columns[0], both, columns[3]]
+
+
+def test_every_table_of_results_is_checked_here() -> None:
+    numbers = {
+        name: sum(bool(re.search(r"\d\.\d{3}", str(rows))) for rows in tables(page(name)))
+        for name in ("README.md", "docs/results.md", "docs/miniature.md")
+    }
+    # The miniature's table of budgets: tests/experiments/test_miniature_published.py.
+    assert numbers == {"README.md": 2, "docs/results.md": 3, "docs/miniature.md": 3}
 
 
 BENCH = {

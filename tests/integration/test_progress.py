@@ -62,3 +62,15 @@ def test_a_training_shows_its_steps_in_eighty_columns(
     times = r"\d\d:\d\d, 00:00 left"
     assert re.match(rf"step 2/2, {times}, reward -?\d+\.\d\d, accuracy \d\.\d\d", line)
     assert len(line) <= 80
+
+
+def test_the_time_left_does_not_rise_between_two_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    with progress_line(10, "step") as bar:
+        now = bar.start_t
+        monkeypatch.setattr(bar, "_time", lambda: now)
+        left = []
+        for seconds, done in ((60, 1), (100, 1), (119, 1), (120, 2)):
+            now = bar.start_t + seconds
+            bar.show([], done)
+            left += re.findall(r"(\S+) left", str(bar))
+    assert left == ["09:00", "09:00", "09:00", "08:00"]
