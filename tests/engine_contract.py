@@ -23,14 +23,14 @@ def tokens(outputs: dict[int, Output]) -> dict[int, tuple[int, ...]]:
     return {index: output.token_ids for index, output in outputs.items()}
 
 
-def test_a_completion_depends_on_its_own_seed_and_not_on_its_batch_mates(engine: Engine) -> None:
+def test_a_completion_depends_on_its_own_seed_and_not_on_its_batch_mates(engine):
     together = tokens(run(engine, mixed()))
     assert tokens(run(engine, mixed()[::-1])) == together
     for request in mixed():
         assert tokens(run(engine, [request])) == {request.id: together[request.id]}
 
 
-def test_equal_seeds_give_equal_tokens_and_different_seeds_do_not(engine: Engine) -> None:
+def test_equal_seeds_give_equal_tokens_and_different_seeds_do_not(engine):
     sampling = Decoding(max_completion_tokens=12, temperature=1.0)
     requests = [
         Request(id=index, prompt_ids=prompt(9), sampling=sampling, seed=seed)
@@ -41,13 +41,13 @@ def test_equal_seeds_give_equal_tokens_and_different_seeds_do_not(engine: Engine
     assert len({one, two, large}) == 3
 
 
-def test_only_the_likeliest_token_left_is_greedy_decoding(engine: Engine) -> None:
+def test_only_the_likeliest_token_left_is_greedy_decoding(engine):
     greedy = tokens(run(engine, [ask(i, temperature=0.0) for i in range(4)]))
     for narrow in ({"top_k": 1}, {"top_p": 1e-6}):
         assert tokens(run(engine, [ask(i, temperature=1.4, **narrow) for i in range(4)])) == greedy
 
 
-def test_requests_may_arrive_between_steps(engine: Engine) -> None:
+def test_requests_may_arrive_between_steps(engine):
     outputs: dict[int, Output] = {}
     for request in mixed():
         engine.submit(request)
@@ -56,7 +56,7 @@ def test_requests_may_arrive_between_steps(engine: Engine) -> None:
     assert tokens(outputs) == tokens(run(engine, mixed()))
 
 
-def test_cancelling_drops_what_is_queued_and_what_runs(engine: Engine) -> None:
+def test_cancelling_drops_what_is_queued_and_what_runs(engine):
     assert list(engine.step()) == []
     expected = run(engine, [ask(3)])[3]
     for request in mixed():
@@ -67,7 +67,7 @@ def test_cancelling_drops_what_is_queued_and_what_runs(engine: Engine) -> None:
     assert run(engine, [ask(3)])[3] == expected
 
 
-def test_a_dropped_request_leaves_the_others_alone(engine: Engine) -> None:
+def test_a_dropped_request_leaves_the_others_alone(engine):
     requests = [ask(index, max_tokens=12 + index) for index in range(6)]
     expected = tokens(run(engine, requests))
     for request in requests:

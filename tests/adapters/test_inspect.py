@@ -1,11 +1,9 @@
 """Inspect's own eval runs the solver, and its log has what this package's evaluation has."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import inspect_ai
-import pytest
 from inspect_ai.log import list_eval_logs, read_eval_log
 from inspect_ai.model import ContentReasoning, ContentText, ModelOutput
 
@@ -21,9 +19,7 @@ from tests.pages import blocks, page
 from tests.scripted import says
 
 
-def test_an_eval_of_inspect_is_ours_turn_by_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_eval_of_inspect_is_ours_turn_by_turn(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("MINE_API_KEY", "none")
     with ChatServer(opinion) as server:
         expected = records_of(server, tmp_path)
@@ -48,9 +44,7 @@ def test_an_eval_of_inspect_is_ours_turn_by_turn(
         assert printed[name] == f"{values[name]:.3f}"
 
 
-def test_a_sample_that_a_limit_of_inspect_ends_is_wrong_and_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sample_that_a_limit_of_inspect_ends_is_wrong_and_says_why(tmp_path, monkeypatch):
     monkeypatch.setenv("MINE_API_KEY", "none")
     with ChatServer(opinion) as server:
         (log,) = inspect_ai.eval(
@@ -68,7 +62,7 @@ def test_a_sample_that_a_limit_of_inspect_ends_is_wrong_and_says_why(
     assert (score.value, score.explanation) == ("I", "ended by a limit of Inspect")
 
 
-def test_an_answer_is_put_together_as_the_policy_wrote_it() -> None:
+def test_an_answer_is_put_together_as_the_policy_wrote_it():
     output = ModelOutput.from_content("m", "")
     output.message.content = [ContentReasoning(reasoning="hm"), ContentText(text="<answer>1")]
     output.choices[0].stop_reason = "max_tokens"
@@ -77,9 +71,7 @@ def test_an_answer_is_put_together_as_the_policy_wrote_it() -> None:
     assert (found.finish_reason, found.completion_tokens) == (FinishReason.LENGTH, 0)
 
 
-def test_the_guide_solves_samples_of_the_readers_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_guide_solves_samples_of_the_readers_own(tmp_path, monkeypatch):
     namespace: dict[str, Any] = {}
     (code,) = (b for b in blocks(page("docs/extending.md")) if "from inspect_ai import Task" in b)
     exec(code, namespace)

@@ -3,10 +3,8 @@
 import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from statistics import fmean
 
-import pytest
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from examples import evaluate_with_lm_eval
@@ -17,9 +15,7 @@ from tests.countdown_server import PROBLEMS, TURNS, opinion, records_of
 from tests.served import in_front_of, serving
 
 
-def test_the_harness_reports_the_calibration_of_the_returned_turns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_harness_reports_the_calibration_of_the_returned_turns(tmp_path, monkeypatch, capsys):
     with ChatServer(opinion) as policy, serving(in_front_of(policy.url, max_turns=TURNS)) as url:
         records = records_of(policy, tmp_path)
         monkeypatch.setattr(sys, "argv", ["example", "--url", url, "--limit", str(len(PROBLEMS))])
@@ -43,7 +39,7 @@ def test_the_harness_reports_the_calibration_of_the_returned_turns(
     assert printed.keys() == set(METRICS)
 
 
-def test_a_policy_that_gave_up_is_wrong_and_unsure() -> None:
+def test_a_policy_that_gave_up_is_wrong_and_unsure():
     document = {"problem": json.dumps(asdict(PROBLEMS[0]))}
     (turn,) = process_results(document, [None])["accuracy"]["turns"]
     assert (turn["correct"], turn["verdict"], turn["confidence"]) == (False, "UNSURE", 0.5)

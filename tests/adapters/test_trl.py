@@ -57,7 +57,7 @@ def trl_step(problems: Sequence[Problem], folder: Path, **changes: Any) -> Any:
     return trainer
 
 
-def test_the_first_optimizer_step_is_ours(tmp_path: Path) -> None:
+def test_the_first_optimizer_step_is_ours(tmp_path):
     module, problems = our_step(tmp_path)
     assert any(sample.advantage for group in module.groups for sample in group.samples)
     trainer = trl_step(problems, tmp_path, engine=TransformersEngine(max_batch=64))
@@ -65,16 +65,14 @@ def test_the_first_optimizer_step_is_ours(tmp_path: Path) -> None:
     assert_same_first_step(trainer.model, module, LR, length, PROBLEMS * GROUP * length)
 
 
-def test_the_documented_example_trains_with_trls_own_generation(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_documented_example_trains_with_trls_own_generation(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["train_with_trl.py", "--steps", "2"])
     train_with_trl.main()
     lines = [one for one in capsys.readouterr().out.splitlines() if one.startswith("step ")]
     assert [line.split("  reward")[0] for line in lines] == ["step 1", "step 2"]
 
 
-def test_problems_that_trl_could_not_tell_apart_are_refused() -> None:
+def test_problems_that_trl_could_not_tell_apart_are_refused():
     twin = Problem(id="a", task="gsm8k", question="1 + 1 = ?", reference="2")
     with pytest.raises(ConfigError, match="'a' and 'b' have the same prompt"):
         SVRRollouts([twin, replace(twin, id="b", reference="3")])
@@ -94,9 +92,7 @@ UNSURE = SURE.replace("CORRECT", "UNSURE")
         ("verdict", [1, -1, 0, 0]),
     ],
 )
-def test_a_calibration_reward_scores_each_completion_by_hand(
-    reward: str, earned: list[float]
-) -> None:
+def test_a_calibration_reward_scores_each_completion_by_hand(reward, earned):
     problem = get_task("countdown").from_row({"id": "a", "nums": [3, 5], "target": 8})
     rows = trl_rewards.dataset([problem] * 4)
     texts = [SURE, WRONG, UNSURE, "<answer>3+5</answer>"]
@@ -106,9 +102,7 @@ def test_a_calibration_reward_scores_each_completion_by_hand(
         assert score(completions, **rows[:]) == pytest.approx(earned, abs=1e-3)
 
 
-def test_the_documented_example_trains_with_calibration_rewards(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_documented_example_trains_with_calibration_rewards(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["calibrate_with_trl.py", "--steps", "2"])
     calibrate_with_trl.main()
     lines = [one for one in capsys.readouterr().out.splitlines() if one.startswith("step ")]

@@ -23,7 +23,7 @@ from svr_lightning.tasks.arithmetic import ExpressionError, canonical, evaluate
         ("(0*2)+1", "1-0*2"),
     ],
 )
-def test_ways_of_writing_one_derivation_are_spelt_alike(left: str, right: str) -> None:
+def test_ways_of_writing_one_derivation_are_spelt_alike(left, right):
     assert canonical(left) == canonical(right)
 
 
@@ -31,21 +31,21 @@ def test_ways_of_writing_one_derivation_are_spelt_alike(left: str, right: str) -
     ("left", "right"),
     [("2*(3+5)", "2*3+2*5"), ("4+4", "8"), ("8-3", "3-8"), ("1*5", "5"), ("2-3*4", "(2-3)*4")],
 )
-def test_different_derivations_are_spelt_differently(left: str, right: str) -> None:
+def test_different_derivations_are_spelt_differently(left, right):
     assert canonical(left) != canonical(right)
 
 
 @pytest.mark.parametrize(
     "text", ["", "3+", "1/(2-2)", "2**3", "3^2", "1" * 201, "(" * 40, "x", "3=3"]
 )
-def test_what_the_evaluator_does_not_read_has_no_spelling(text: str) -> None:
+def test_what_the_evaluator_does_not_read_has_no_spelling(text):
     with pytest.raises(ExpressionError):
         canonical(text)
     with pytest.raises(ExpressionError):
         evaluate(text)
 
 
-def test_expressions_of_different_values_never_share_a_spelling() -> None:
+def test_expressions_of_different_values_never_share_a_spelling():
     values: dict[str, Fraction] = {}
     forms = ("{0}{3}{1}{4}{2}", "({0}{3}{1}){4}{2}", "{0}{3}({1}{4}{2})", "-({0}{3}{1}){4}{2}")
     for numbers in permutations((1, 3, 4)):
@@ -60,7 +60,7 @@ def test_expressions_of_different_values_never_share_a_spelling() -> None:
     assert 60 < len(values) < 192
 
 
-def test_a_countdown_answer_is_its_left_side() -> None:
+def test_a_countdown_answer_is_its_left_side():
     form = get_task("countdown").answer_form
     assert form("(3+5)*2 = 16") == form("2 * (5 + 3)=16=16")
     assert form("3+5*2=13") != form("(3+5)*2=16")

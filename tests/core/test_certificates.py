@@ -38,14 +38,14 @@ def point(
 
 
 @pytest.mark.parametrize(("n", "p"), [(0, 0.3), (1, 0.5), (12, 0.05), (1319, 0.1), (20_000, 0.9)])
-def test_binomial_tails_are_those_of_scipy(n: int, p: float) -> None:
+def test_binomial_tails_are_those_of_scipy(n, p):
     for k in {-1, 0, 1, n // 20, n // 10, n // 2, n - 1, n}:
         assert binomial_cdf(k, n, p) == pytest.approx(
             stats.binom.cdf(k, n, p), rel=1e-8, abs=1e-300
         )
 
 
-def test_what_cannot_be_broken_is_certain_and_what_was_not_seen_is_not() -> None:
+def test_what_cannot_be_broken_is_certain_and_what_was_not_seen_is_not():
     assert binomial_cdf(0, 0, 0.5) == binomial_cdf(0, 10, 0.0) == 1.0
     assert binomial_cdf(4, 5, 1.0) == 0.0
     assert mean_p_value(np.array([3.0, 4.0]), 5.0, 5.0) == 0.0
@@ -55,13 +55,13 @@ def test_what_cannot_be_broken_is_certain_and_what_was_not_seen_is_not() -> None
         mean_p_value(np.array([11.0]), 5.0, 10.0)
 
 
-def test_the_bet_on_a_mean_is_worked_out_by_hand() -> None:
+def test_the_bet_on_a_mean_is_worked_out_by_hand():
     # m = 1/2: bets l = 0.1, 0.2 .. 2; both values 0 give (1 + l / 2) ** 2 each.
     capital = np.mean([(1 + k / 20) ** 2 for k in range(1, 21)])
     assert mean_p_value(np.array([0.0, 0.0]), 5.0, 10.0) == pytest.approx(1 / capital)
 
 
-def test_the_risk_of_accepted_answers_is_tested_given_how_many_there_are() -> None:
+def test_the_risk_of_accepted_answers_is_tested_given_how_many_there_are():
     seen = point([1] * 20 + [0] * 80, [1] * 2 + [0] * 18 + [1] * 80)
     promise = Promise(name="wrong_accepted", limit=0.3)
     assert promise.p_value(seen) == pytest.approx(stats.binom.cdf(2, 20, 0.3))
@@ -71,7 +71,7 @@ def test_the_risk_of_accepted_answers_is_tested_given_how_many_there_are() -> No
     assert promise.p_value(point([0] * 50, [1] * 50)) == 1.0  # nothing accepted, nothing known
 
 
-def test_a_promise_that_nothing_could_break_is_empty() -> None:
+def test_a_promise_that_nothing_could_break_is_empty():
     rows = [record(str(k), (False, "C", 1.0, 10), (True, "C", 1.0, 10)) for k in range(9)]
     rules = [Confident(threshold=0.5)]
     one, two = (replay_rules(turn_tables(rows), rules, turns)[0].rates for turns in (1, 2))
@@ -85,7 +85,7 @@ def test_a_promise_that_nothing_could_break_is_empty() -> None:
     assert not Promise(name="tokens", limit=99, bound=99).can_be_broken(one)
 
 
-def test_thresholds_at_which_no_answer_can_break_a_promise_are_never_chosen() -> None:
+def test_thresholds_at_which_no_answer_can_break_a_promise_are_never_chosen():
     rows = [record(str(k), (False, "C", 0.6, 1), (False, "C", 1.0, 1)) for k in range(200)]
     (late,) = replay_rules(turn_tables(rows), [Confident(threshold=0.9)], 2)  # all wrong, at T_max
     promise = [Promise(name="pse", limit=0.1)]
@@ -95,7 +95,7 @@ def test_thresholds_at_which_no_answer_can_break_a_promise_are_never_chosen() ->
         assert cheapest([alone], promise) is None
 
 
-def test_in_clusters_a_refused_answer_counts_as_the_limit() -> None:
+def test_in_clusters_a_refused_answer_counts_as_the_limit():
     # Clusters: both right and accepted; one accepted and wrong, one refused; both refused.
     seen = point([1, 1, 1, 0, 0, 0], [0, 0, 1, 0, 1, 1], [0, 0, 1, 1, 2, 2])
     losses = Promise(name="wrong_accepted", limit=0.2).losses(seen)
@@ -103,7 +103,7 @@ def test_in_clusters_a_refused_answer_counts_as_the_limit() -> None:
     assert Promise(name="wrong", limit=0.2).losses(seen) == pytest.approx([0.0, 0.5, 1.0])
 
 
-def test_copies_of_each_problem_certify_no_more_than_the_problem_alone() -> None:
+def test_copies_of_each_problem_certify_no_more_than_the_problem_alone():
     for name in ("pse", "wrong_accepted", "tokens"):
         promise = Promise(name=name, limit=0.5, bound=2000.0 if name == "tokens" else 1.0)
         p_values = []
@@ -116,7 +116,7 @@ def test_copies_of_each_problem_certify_no_more_than_the_problem_alone() -> None
         assert p_values[1] == pytest.approx(p_values[2])
 
 
-def test_drift_is_found_where_new_problems_break_the_promise() -> None:
+def test_drift_is_found_where_new_problems_break_the_promise():
     promise = Promise(name="pse", limit=0.1)
     for cluster in (None, [k // 2 for k in range(200)]):
         good = point([1] * 200, [1] * 16 + [0] * 184, cluster)
@@ -128,7 +128,7 @@ def test_drift_is_found_where_new_problems_break_the_promise() -> None:
     assert promise.drift_p_value(seen) == pytest.approx(stats.binom.sf(29, 200, 0.1))
 
 
-def test_delta_is_shared_among_evenly_spaced_starts() -> None:
+def test_delta_is_shared_among_evenly_spaced_starts():
     stops, cost = Promise(name="pse", limit=0.1), Promise(name="tokens", limit=1, bound=2)
     assert np.flatnonzero(start_levels([stops], 13, 0.1)).tolist() == [0, 3, 6, 9]
     assert start_levels([stops], 13, 0.1).sum() == pytest.approx(0.1)
@@ -136,7 +136,7 @@ def test_delta_is_shared_among_evenly_spaced_starts() -> None:
     assert start_levels([stops, cost], 13, 0.1) == pytest.approx([0.1 / 13] * 13)
 
 
-def test_a_start_hands_on_what_it_keeps_and_a_failure_hands_on_nothing() -> None:
+def test_a_start_hands_on_what_it_keeps_and_a_failure_hands_on_nothing():
     levels = np.array([0.05, 0.0, 0.05, 0.0, 0.0])
     certified, tested = sequential_test([0.05, 0.04, 0.1, 0.2, 0.0], levels)
     assert tested.tolist() == [0.05, 0.05, 0.1, 0.1, 0.0]
@@ -146,7 +146,7 @@ def test_a_start_hands_on_what_it_keeps_and_a_failure_hands_on_nothing() -> None
     assert certified.tolist() == [False, False, True, True, True]
 
 
-def test_of_certified_points_the_cheapest_is_chosen_then_the_more_accurate_one() -> None:
+def test_of_certified_points_the_cheapest_is_chosen_then_the_more_accurate_one():
     right, all_right = [1] * 10 + [0] * 190, [0] * 200
     cheap = [
         point([1] * 200, right, threshold=0.9, tokens=50.0),
@@ -167,8 +167,8 @@ def test_of_certified_points_the_cheapest_is_chosen_then_the_more_accurate_one()
     [(0.1, 0.05, 0.1, 0.9), (0.2, 0.0, 0.05, 0.9), (0.05, 0.03, 0.1, 0.5)],
 )
 def test_labels_needed_are_the_fewest_with_which_the_exact_test_has_its_power(
-    limit: float, share: float, delta: float, power: float
-) -> None:
+    limit, share, delta, power
+):
     found = labels_needed(limit, share, delta, power)
 
     def reached(n: int) -> float:
@@ -179,7 +179,7 @@ def test_labels_needed_are_the_fewest_with_which_the_exact_test_has_its_power(
     assert all(reached(n) < power for n in range(1, found))
 
 
-def test_no_number_of_labels_certifies_a_limit_that_is_not_kept() -> None:
+def test_no_number_of_labels_certifies_a_limit_that_is_not_kept():
     with pytest.raises(ValueError, match="never certifies"):
         labels_needed(0.1, 0.1, 0.1)
 
@@ -240,8 +240,8 @@ def truth(world: str, name: str, threshold: float) -> float:
 @pytest.mark.parametrize("variants", [1, 3])
 @pytest.mark.parametrize("world", WORLDS)
 def test_certified_thresholds_break_a_promise_no_more_often_than_was_said(
-    world: str, variants: int, promised: str
-) -> None:
+    world, variants, promised
+):
     """No certified threshold may break any promise, in all but a share delta of calibrations."""
     draws, promises, generator = 200, PROMISES[promised], np.random.default_rng(7)
     bad = {
@@ -260,7 +260,7 @@ def test_certified_thresholds_break_a_promise_no_more_often_than_was_said(
         assert found > 0.8 * draws  # some threshold does keep the promise
 
 
-def test_trusting_the_samples_themselves_breaks_promises_often() -> None:
+def test_trusting_the_samples_themselves_breaks_promises_often():
     """The simulation can fail: thresholds whose samples keep the promise are no certificate."""
     generator, draws = np.random.default_rng(7), 200
     assert all(truth("adversarial", "wrong_accepted", level) > LIMIT for level in SCORES)

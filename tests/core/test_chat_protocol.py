@@ -59,13 +59,11 @@ THOUGHT = "<think>\na</think>\nb"
         ({"content": [{"text": "a", "thought": True}, {"text": {"value": "b"}}]}, THOUGHT),
     ],
 )
-def test_reasoning_stands_before_the_content_as_the_policy_wrote_it(
-    message: Any, text: str
-) -> None:
+def test_reasoning_stands_before_the_content_as_the_policy_wrote_it(message, text):
     assert read_answer(answer(message)).text == text
 
 
-def test_reasoning_that_reached_the_limit_is_not_closed() -> None:
+def test_reasoning_that_reached_the_limit_is_not_closed():
     assert read_answer(answer({"content": None, "reasoning": "a"}, "length")).text == "<think>\na"
 
 
@@ -78,9 +76,7 @@ def test_reasoning_that_reached_the_limit_is_not_closed() -> None:
         *((one, True) for one in ("model_context_window_exceeded", "FinishReason.MAX_TOKENS")),
     ],
 )
-def test_a_completion_ends_with_many_words_of_which_some_mean_a_limit(
-    reason: str | None, truncated: bool
-) -> None:
+def test_a_completion_ends_with_many_words_of_which_some_mean_a_limit(reason, truncated):
     assert read_answer(answer({"content": "x"}, reason)).truncated == truncated
 
 
@@ -96,7 +92,7 @@ def test_a_completion_ends_with_many_words_of_which_some_mean_a_limit(
         ({"prompt_tokens": 10**30, "completion_tokens": float("nan")}, (0, 0)),
     ],
 )
-def test_a_usage_that_says_nothing_is_not_known(usage: Any, counts: tuple[int, int]) -> None:
+def test_a_usage_that_says_nothing_is_not_known(usage, counts):
     read = read_answer(answer({"content": "x"}, usage=usage))
     assert (read.prompt_tokens, read.completion_tokens) == counts
 
@@ -113,7 +109,7 @@ def test_a_usage_that_says_nothing_is_not_known(usage: Any, counts: tuple[int, i
         (answer({"content": " ", "refusal": "I cannot."}), "I cannot."),
     ],
 )
-def test_a_refusal_keeps_its_words_and_its_tokens(body: bytes, words: str) -> None:
+def test_a_refusal_keeps_its_words_and_its_tokens(body, words):
     with pytest.raises(ServerError, match="the model refuses: ") as caught:
         read_answer(body)
     refusal = caught.value.refusal
@@ -141,8 +137,8 @@ def test_a_refusal_keeps_its_words_and_its_tokens(body: bytes, words: str) -> No
     ],
 )  # fmt: skip
 def test_an_error_in_an_answer_is_the_servers_own_message_code_and_status(
-    body: Any, message: str, code: str | None, status: int
-) -> None:
+    body, message, code, status
+):
     with pytest.raises(ServerError) as caught:
         read_answer(json.dumps(body).encode())
     error = caught.value
@@ -171,7 +167,7 @@ def test_an_error_in_an_answer_is_the_servers_own_message_code_and_status(
         (answer({"content": "b", "reasoning": 3}), "an object with choices"),
     ],
 )
-def test_what_is_no_chat_completion_is_described(body: bytes, came: str) -> None:
+def test_what_is_no_chat_completion_is_described(body, came):
     with pytest.raises(ServerError) as caught:
         read_answer(body)
     assert str(caught.value).startswith("no chat completion but ")
@@ -204,9 +200,7 @@ def test_what_is_no_chat_completion_is_described(body: bytes, came: str) -> None
         ("VERDICT: CORRECT; CONFIDENCE: 0.95 of course", "CORRECT", 0.95),
     ],
 )
-def test_a_self_check_of_a_chat_model_is_read_through_its_adornment(
-    text: str, verdict: str, confidence: float
-) -> None:
+def test_a_self_check_of_a_chat_model_is_read_through_its_adornment(text, verdict, confidence):
     for shown in (text, f"I am sure.\n<self_check>{text}</self_check>"):
         plain = plain_fields(shown)
         assert len(plain) == len(shown)  # places of tokens stay
@@ -214,7 +208,7 @@ def test_a_self_check_of_a_chat_model_is_read_through_its_adornment(
         assert (check.verdict.value, check.confidence) == (verdict, confidence)
 
 
-def test_fields_that_only_some_servers_know_are_sent_where_they_say_something() -> None:
+def test_fields_that_only_some_servers_know_are_sent_where_they_say_something():
     greedy = Decoding(max_completion_tokens=9, temperature=0.0)
     messages = [{"role": "user", "content": "q"}]
     plain = request_body("m", messages, greedy, 5, chat_template_kwargs={})
@@ -232,7 +226,7 @@ def test_fields_that_only_some_servers_know_are_sent_where_they_say_something() 
     assert (full["top_k"], full["top_p"], full["chat_template_kwargs"]) == (20, 0.9, {"a": False})
 
 
-def test_a_field_is_sent_under_the_name_that_the_server_takes_or_not_at_all() -> None:
+def test_a_field_is_sent_under_the_name_that_the_server_takes_or_not_at_all():
     own = {"max_tokens": "max_completion_tokens", "temperature": None, "seed": "random_seed"}
     sampling, messages = Decoding(max_completion_tokens=9, temperature=0.6), [{"role": "user"}]
     body = request_body("m", messages, sampling, 5, chat_template_kwargs={}, fields=own)
@@ -243,7 +237,7 @@ def test_a_field_is_sent_under_the_name_that_the_server_takes_or_not_at_all() ->
             check_fields(wrong, "--x")
 
 
-def test_waits_double_lose_up_to_half_by_chance_and_have_an_end() -> None:
+def test_waits_double_lose_up_to_half_by_chance_and_have_an_end():
     def waits(draw: float) -> list[float]:
         return [retry_delay(tries, 1.0, draw, None) for tries in (1, 2, 3, 4, 9)]
 
@@ -264,16 +258,16 @@ def test_waits_double_lose_up_to_half_by_chance_and_have_an_end() -> None:
         ("\u0663", 1.0),
     ],
 )
-def test_retry_after_is_honoured_within_bounds(header: str, seconds: float) -> None:
+def test_retry_after_is_honoured_within_bounds(header, seconds):
     assert retry_delay(1, 1.0, 0.0, header) == seconds
 
 
-def test_what_may_pass_is_temporary_and_what_is_refused_is_not() -> None:
+def test_what_may_pass_is_temporary_and_what_is_refused_is_not():
     again = [status for status in range(200, 600) if is_temporary(status)]
     assert again == [408, 409, 429, *range(500, 600)]
 
 
-def test_a_servers_message_becomes_one_short_line() -> None:
+def test_a_servers_message_becomes_one_short_line():
     def line(body: bytes, key: str | None = None) -> str:
         return error_in(body, key)[0]
 
@@ -309,15 +303,13 @@ def test_a_servers_message_becomes_one_short_line() -> None:
         ),
     ],
 )
-def test_a_server_that_cannot_be_asked_is_one_line_without_secrets(
-    change: dict[str, Any], said: str
-) -> None:
+def test_a_server_that_cannot_be_asked_is_one_line_without_secrets(change, said):
     with pytest.raises(ConfigError, match=rf"model\.engine\..*{said}") as caught:
         OpenAIEngine(**{"base_url": "http://h:1/v1", "model_name": "m", **change})
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_key_comes_from_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_comes_from_the_environment_alone(monkeypatch):
     where = {"base_url": "http://h/v1", "model_name": "m"}
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     assert OpenAIEngine(**where).api_key() is None

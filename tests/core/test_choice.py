@@ -16,7 +16,7 @@ def options(right: list[list[float]], tokens: list[float]) -> Options:
     )
 
 
-def test_what_wins_on_one_half_by_luck_is_measured_on_the_other() -> None:
+def test_what_wins_on_one_half_by_luck_is_measured_on_the_other():
     """Each of forty options is right on one problem alone: its luck does not carry over."""
     found = choose(options(np.eye(40).tolist()[:6], [5.0] * 6), [5.0], draw(np.arange(40)))[0]
     # An option that is right in one half is right nowhere in the other.
@@ -26,7 +26,7 @@ def test_what_wins_on_one_half_by_luck_is_measured_on_the_other() -> None:
     assert (sure.names, set(sure.accuracy)) == (("b",), {1.0})
 
 
-def test_an_option_has_to_be_within_the_budget_and_of_equals_the_cheaper_one_is_taken() -> None:
+def test_an_option_has_to_be_within_the_budget_and_of_equals_the_cheaper_one_is_taken():
     given = options([[0.5] * 8, [1.0] * 8, [1.0] * 8, [1.0] * 8], [1.0, 4.0, 3.0, 9.0])
     cheap, dear, none = choose(given, [2.0, 9.0, 0.5], draw(np.arange(8)))
     assert (cheap.names, cheap.tokens[0], cheap.accuracy[0]) == (("a",), 1.0, 0.5)
@@ -36,7 +36,7 @@ def test_an_option_has_to_be_within_the_budget_and_of_equals_the_cheaper_one_is_
     assert choose(given, [9.0], draw(np.zeros(8, int))) == [None]
 
 
-def test_the_interval_includes_the_choice() -> None:
+def test_the_interval_includes_the_choice():
     """Two options that are right on different halves of the problems: either may win a resample."""
     half = [1.0] * 20 + [0.0] * 20
     (found,) = choose(options([half, half[::-1]], [1.0, 1.0]), [1.0], draw(np.arange(40)))
@@ -46,7 +46,7 @@ def test_the_interval_includes_the_choice() -> None:
     assert np.std(found.accuracy[1:]) > 0
 
 
-def test_seeds_are_drawn_too_and_clusters_stay_together() -> None:
+def test_seeds_are_drawn_too_and_clusters_stay_together():
     """One seed is always right, one never: a resample has 0, 1/2 or 1."""
     right = np.array([[[1.0] * 6, [0.0] * 6]])
     given = Options(names=("a",), right=right, tokens=np.ones_like(right))
@@ -58,7 +58,7 @@ def test_seeds_are_drawn_too_and_clusters_stay_together() -> None:
     assert (draws.halves[:, ::2] == draws.halves[:, 1::2]).all()
 
 
-def test_options_that_return_the_same_are_one() -> None:
+def test_options_that_return_the_same_are_one():
     one = options([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]], [2.0, 2.0, 2.0])
     assert joined([one, one]).names == ("a", "c")
     assert joined([one]).right.shape == (2, 1, 2)

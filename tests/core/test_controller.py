@@ -46,7 +46,7 @@ def reply(text: str, tokens: int = 20, ended: str = "stop") -> dict[str, Any]:
     }
 
 
-def test_it_refines_until_the_rule_accepts() -> None:
+def test_it_refines_until_the_rule_accepts():
     script = Script([reply(DOUBT), reply(SURE)])
     result = Controller(script, "countdown").solve(QUESTION)
     assert (result.outcome, result.accepted, result.answer) == ("answered", True, "(10/5)*4")
@@ -71,15 +71,13 @@ def test_it_refines_until_the_rule_accepts() -> None:
         (Confident(threshold=0.99), 4, 4),
     ],
 )
-def test_any_rule_decides_when_to_stop_and_what_to_return(
-    rule: Any, turns: int, returned: int
-) -> None:
+def test_any_rule_decides_when_to_stop_and_what_to_return(rule, turns, returned):
     script = Script([DOUBT, SURE, SURE, says("5", "CORRECT", 0.97)])
     result = Controller(script, "countdown", rule=rule, max_turns=4).solve(QUESTION)
     assert (len(result.turns), result.returned.index) == (turns, returned)
 
 
-def test_the_prompts_can_be_those_of_another_dialogue() -> None:
+def test_the_prompts_can_be_those_of_another_dialogue():
     script = Script([DOUBT, SURE])
     rule = FixedTurns(turns=2)
     Controller(script, "countdown", dialogue=Neutral(), rule=rule).solve(QUESTION)
@@ -92,9 +90,7 @@ def test_the_prompts_can_be_those_of_another_dialogue() -> None:
     ("otherwise", "outcome", "answer"),
     [("answer", "answered", "10-4"), ("give_up", "gave_up", None)],
 )
-def test_an_answer_that_no_turn_vouches_for(
-    otherwise: Any, outcome: str, answer: str | None
-) -> None:
+def test_an_answer_that_no_turn_vouches_for(otherwise, outcome, answer):
     turns: list[Any] = []
     result = Controller(
         Script([reply(DOUBT)] * 2), "countdown", max_turns=2, otherwise=otherwise
@@ -105,7 +101,7 @@ def test_an_answer_that_no_turn_vouches_for(
     assert result.reason == "no turn was accepted by: CORRECT at confidence >= 0.85"
 
 
-def test_a_limit_on_all_tokens_shrinks_the_last_turn_and_ends_it() -> None:
+def test_a_limit_on_all_tokens_shrinks_the_last_turn_and_ends_it():
     script = Script([reply(DOUBT, 600), reply(SURE, 300, "length")])
     result = Controller(script, "countdown", max_tokens=900).solve(QUESTION)
     assert script.limits == [svr.get_task("countdown").max_completion_tokens, 300]
@@ -114,7 +110,7 @@ def test_a_limit_on_all_tokens_shrinks_the_last_turn_and_ends_it() -> None:
         Controller(Script([DOUBT]), "countdown", max_tokens=900).solve(QUESTION)
 
 
-def test_a_hung_client_is_given_up_at_the_limit_of_seconds() -> None:
+def test_a_hung_client_is_given_up_at_the_limit_of_seconds():
     async def client(messages: Messages, max_tokens: int) -> Any:
         if messages[-1]["content"].startswith("[T="):
             await asyncio.Event().wait()
@@ -126,7 +122,7 @@ def test_a_hung_client_is_given_up_at_the_limit_of_seconds() -> None:
     assert result.reason == "limit of 0.2 seconds"
 
 
-def test_a_text_without_end_is_cut_and_never_accepted() -> None:
+def test_a_text_without_end_is_cut_and_never_accepted():
     result = Controller(
         Script([SURE + "x" * 2 * LONGEST_TEXT] * 2), "countdown", max_turns=2
     ).solve(QUESTION)
@@ -145,7 +141,7 @@ class Dumped:
 @pytest.mark.parametrize(
     "said", [SURE, (SURE, False), reply(SURE), Dumped()], ids=["text", "pair", "mapping", "object"]
 )
-def test_a_reply_may_have_several_forms(said: Any) -> None:
+def test_a_reply_may_have_several_forms(said):
     async def later(messages: Messages, max_tokens: int) -> Any:
         return said
 
@@ -158,7 +154,7 @@ def test_a_reply_may_have_several_forms(said: Any) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), KeyboardInterrupt()])
-def test_an_error_of_the_client_comes_as_it_is_with_the_turns_so_far(error: Any) -> None:
+def test_an_error_of_the_client_comes_as_it_is_with_the_turns_so_far(error):
     with pytest.raises(type(error)) as caught:
         Controller(Script([DOUBT, error]), "countdown").solve(QUESTION)
     assert caught.value is error
@@ -193,8 +189,8 @@ def certificate(folder: Path, **changes: Any) -> svr.Certificate:
     ],
 )
 def test_a_certificate_is_in_force_under_its_own_settings_alone(
-    decoding: dict[str, Any], settings: dict[str, Any], departure: str, tmp_path: Path
-) -> None:
+    decoding, settings, departure, tmp_path
+):
     found = certificate(tmp_path)
     assert (found.rule, found.max_turns) == (Confident(threshold=0.9), 4)
     own: dict[str, Any] = {"rule": found.rule, "max_turns": 4, "certificate": found}
@@ -215,8 +211,8 @@ def test_a_certificate_is_in_force_under_its_own_settings_alone(
     ],
 )
 def test_what_becomes_of_a_doubtful_answer_counts_where_a_promise_depends_on_it(
-    promise: str, applied: Any, holds: bool, tmp_path: Path
-) -> None:
+    promise, applied, holds, tmp_path
+):
     promises = [{"name": promise, "limit": 0.1}]
     found = certificate(tmp_path, promises=promises)
     expected = [] if holds else [f"otherwise={applied} instead of answer"]
@@ -234,12 +230,12 @@ def test_what_becomes_of_a_doubtful_answer_counts_where_a_promise_depends_on_it(
         {"schema_version": 1},
     ],
 )
-def test_what_is_no_certificate_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_what_is_no_certificate_is_refused(tmp_path, changes):
     with pytest.raises(ConfigError, match="is no certificate"):
         certificate(tmp_path, **changes)
 
 
-def test_options_out_of_range_are_refused() -> None:
+def test_options_out_of_range_are_refused():
     for name in ("max_turns", "max_completion_tokens", "max_tokens", "seconds"):
         with pytest.raises(ConfigError, match=f"{name}=0 must be above 0"):
             Controller(Script([]), "countdown", **{name: 0})

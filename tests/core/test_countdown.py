@@ -1,7 +1,6 @@
 """Countdown: rows, equations evaluated exactly, output convention."""
 
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -27,7 +26,7 @@ def correct(equation: str, problem: Problem = PROBLEM) -> bool:
 # --- rows ----------------------------------------------------------------------------------
 
 
-def test_a_hub_row_becomes_a_worded_problem() -> None:
+def test_a_hub_row_becomes_a_worded_problem():
     assert TASK.from_row({"nums": [44, 19, 35], "target": 98}) == Problem(
         id="",
         task="countdown",
@@ -38,7 +37,7 @@ def test_a_hub_row_becomes_a_worded_problem() -> None:
     )
 
 
-def test_a_row_may_bring_its_own_question_and_id() -> None:
+def test_a_row_may_bring_its_own_question_and_id():
     problem = TASK.from_row({"nums": (1, 2.0), "target": 3.0, "question": "1, 2 to 3?", "id": 7})
     assert (problem.id, problem.question, problem.payload["nums"]) == ("7", "1, 2 to 3?", [1, 2])
     assert problem.reference == "3"
@@ -60,9 +59,7 @@ def test_a_row_may_bring_its_own_question_and_id() -> None:
         ({"question": "a\nb", "id": [1]}, "'id'"),
     ],
 )
-def test_a_malformed_row_is_refused_in_one_line_that_names_the_field(
-    change: dict[str, object], field: str
-) -> None:
+def test_a_malformed_row_is_refused_in_one_line_that_names_the_field(change, field):
     with pytest.raises(ValueError, match=field) as caught:
         TASK.from_row({"nums": [1, 2], "target": 3} | change)
     assert "\n" not in str(caught.value)
@@ -83,9 +80,7 @@ def test_a_malformed_row_is_refused_in_one_line_that_names_the_field(
         "03*(007+1)",  # compared as integers
     ],
 )
-def test_an_equation_that_uses_every_number_once_and_hits_the_target_is_correct(
-    equation: str,
-) -> None:
+def test_an_equation_that_uses_every_number_once_and_hits_the_target_is_correct(equation):
     assert correct(equation)
 
 
@@ -100,11 +95,11 @@ def test_an_equation_that_uses_every_number_once_and_hits_the_target_is_correct(
         *("\\boxed{3*(7+1)}", "__import__('os')"),
     ],
 )
-def test_anything_else_is_incorrect(equation: str) -> None:
+def test_anything_else_is_incorrect(equation):
     assert not correct(equation)
 
 
-def test_numbers_are_used_as_a_multiset() -> None:
+def test_numbers_are_used_as_a_multiset():
     twins = TASK.from_row({"nums": [5, 5, 2], "target": 50})
     assert correct("5*5*2", twins)
     assert not correct("5*2*5*1", twins)
@@ -112,7 +107,7 @@ def test_numbers_are_used_as_a_multiset() -> None:
     assert not correct("5*(5*2)/1", twins)
 
 
-def test_division_is_exact() -> None:
+def test_division_is_exact():
     # 8 / (3 - 8/3) = 8 / (1/3) = 24; in floating point it is 23.999999999999989
     assert correct("8/(3-8/3)", TASK.from_row({"nums": [8, 3, 8, 3], "target": 24}))
     # 100000001 / 100000000 = 1.00000001, close to 1 and not 1
@@ -120,13 +115,13 @@ def test_division_is_exact() -> None:
     assert not correct("100000001/100000000", near)
 
 
-def test_a_division_by_zero_is_incorrect() -> None:
+def test_a_division_by_zero_is_incorrect():
     zero = TASK.from_row({"nums": [1, 2, 2], "target": 0})
     assert not correct("1/(2-2)", zero)
     assert correct("(2-2)/1", zero)
 
 
-def test_the_first_complete_block_counts() -> None:
+def test_the_first_complete_block_counts():
     right, wrong = "<answer>3*(7+1)</answer>", "<answer>1</answer>"
     assert TASK.grade(right + wrong, PROBLEM)
     assert not TASK.grade(wrong + right, PROBLEM)
@@ -134,12 +129,12 @@ def test_the_first_complete_block_counts() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "3*(7+1)", "<answer>3*(7+1)", "<ANSWER>3*(7+1)</ANSWER>"])
-def test_without_a_block_nothing_is_correct(text: str) -> None:
+def test_without_a_block_nothing_is_correct(text):
     assert not TASK.grade(text, PROBLEM)
     assert TASK.extract_answer(text) is None
 
 
-def test_length_and_nesting_are_bounded() -> None:
+def test_length_and_nesting_are_bounded():
     one = TASK.from_row({"nums": [1], "target": 1})
     deepest = "(" * MAX_DEPTH + "1" + ")" * MAX_DEPTH
     assert correct(deepest, one)
@@ -158,7 +153,7 @@ EXPRESSIONS = st.recursive(
 
 
 @given(EXPRESSIONS)
-def test_evaluation_agrees_with_python_on_fractions(text: str) -> None:
+def test_evaluation_agrees_with_python_on_fractions(text):
     words = text.replace("(", " ( ").replace(")", " ) ").split()
     spelled = " ".join(f"Fraction({word})" if word.isdigit() else word for word in words)
     try:
@@ -173,7 +168,7 @@ def test_evaluation_agrees_with_python_on_fractions(text: str) -> None:
 
 
 @given(st.text(alphabet="0123456789+-*/() =.x\n\u0663", max_size=40))
-def test_any_text_is_graded_without_an_error(text: str) -> None:
+def test_any_text_is_graded_without_an_error(text):
     assert correct(text) in (True, False)
     assert TASK.format_score(answered(text)) == 1.0
 
@@ -194,7 +189,7 @@ CHECK = "<self_check>VERDICT: CORRECT; CONFIDENCE: 1</self_check>"
         "<think>a</think><answer>b</answer> or <answer>c</answer>",
     ],
 )
-def test_reasoning_then_an_answer_and_nothing_else_scores_1(text: str) -> None:
+def test_reasoning_then_an_answer_and_nothing_else_scores_1(text):
     assert TASK.format_score(text) == 1.0
 
 
@@ -208,7 +203,7 @@ def test_reasoning_then_an_answer_and_nothing_else_scores_1(text: str) -> None:
         "<think>a</think><answer>b</answer><self_check>VERDICT: CORRECT",  # never closed
     ],
 )
-def test_any_other_shape_scores_0(text: str) -> None:
+def test_any_other_shape_scores_0(text):
     assert TASK.format_score(text) == 0.0
 
 
@@ -216,7 +211,7 @@ def test_any_other_shape_scores_0(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["countdown", "countdown_extra1024"])
-def test_every_real_problem_is_solved_by_its_solution_alone(shared_data: Path, name: str) -> None:
+def test_every_real_problem_is_solved_by_its_solution_alone(shared_data, name):
     for row in jsonl(shared_data / f"{name}.jsonl"):
         problem = TASK.from_row(row)
         assert problem.id == row["id"]

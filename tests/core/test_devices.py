@@ -1,17 +1,12 @@
 """Why torch sees no GPU on a machine that has one."""
 
-from pathlib import Path
-
-import pytest
 import torch
 
 from svr_lightning.cli import messages
 from svr_lightning.cli.messages import explain
 
 
-def test_a_driver_that_is_too_old_for_torchs_cuda_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_is_too_old_for_torchs_cuda_is_named(tmp_path, monkeypatch):
     driver = tmp_path / "version"
     monkeypatch.setattr(messages, "DRIVER", driver)
     monkeypatch.setattr(torch.version, "cuda", "13.0")

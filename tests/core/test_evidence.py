@@ -21,18 +21,18 @@ def probability(pieces: Sequence[str], *probabilities: float) -> float | None:
     ).verdict_probability
 
 
-def test_it_is_the_product_over_the_tokens_that_the_word_lies_in() -> None:
+def test_it_is_the_product_over_the_tokens_that_the_word_lies_in():
     pieces = ["<self_check>", "VERDICT:", " IN", "COR", "RECT", "; CONFIDENCE: 0.9</self_check>"]
     assert probability(pieces, 0.1, 0.2, 0.5, 0.8, 0.9, 0.3) == 0.36  # .5 * .8 * .9
 
 
-def test_a_token_that_also_covers_what_stands_beside_the_word_counts_whole() -> None:
+def test_a_token_that_also_covers_what_stands_beside_the_word_counts_whole():
     pieces = ["<self_check>VERDICT", ": COR", "RECT; CONF", "IDENCE: 0.9</self_check>"]
     assert probability(pieces, 0.1, 0.5, 0.6, 0.7) == 0.3
     assert probability(["<self_check>VERDICT: RIGHT</self_check>"], 0.25) == 0.25
 
 
-def test_it_belongs_to_the_verdict_that_was_parsed_and_to_no_other() -> None:
+def test_it_belongs_to_the_verdict_that_was_parsed_and_to_no_other():
     pieces = ["VERDICT: ", "WRONG", " <self_check>", "VERDICT: ", "CORRECT", "</self_check>"]
     pieces += [" VERDICT: UNSURE"]
     assert probability(pieces, 1, 0.1, 1, 1, 0.7, 1, 0.2) == 0.7
@@ -50,18 +50,18 @@ def test_it_belongs_to_the_verdict_that_was_parsed_and_to_no_other() -> None:
         "<self_check>VERDICT: CORRECT, INCORRECT, or UNSURE</self_check>",
     ],
 )
-def test_without_a_verdict_there_is_none(text: str) -> None:
+def test_without_a_verdict_there_is_none(text):
     assert verdict_span(text) is None
     assert probability([text], 0.5) is None
 
 
-def test_tokens_that_do_not_reach_the_word_give_none() -> None:
+def test_tokens_that_do_not_reach_the_word_give_none():
     scores = token_scores("VERDICT: CORRECT", Reading("CORRECT"), [-1.0], lambda k: k)
     assert scores == TokenScores(completion_logprob=-1.0)
     assert token_scores("x", Reading(None), [], lambda k: k) == TokenScores()
 
 
-def test_log_probabilities_are_means_over_the_answers_tokens_and_over_all() -> None:
+def test_log_probabilities_are_means_over_the_answers_tokens_and_over_all():
     pieces = ["7 is ", "<answer>", " 1", "7", "</answer>", "<self_check>17</self_check>"]
     logs = [-1.0, -2.0, -0.5, -0.25, -3.0, -4.0]
 
@@ -78,14 +78,14 @@ def test_log_probabilities_are_means_over_the_answers_tokens_and_over_all() -> N
 
 
 @pytest.mark.parametrize("word", ["correct", "INCORRECT", "Unsure", "RIGHT", "wrong"])
-def test_the_span_is_the_word(word: str) -> None:
+def test_the_span_is_the_word(word):
     text = f"before <SELF_CHECK>\nVerdict == {word}; CONFIDENCE: 1</self_check> VERDICT: UNSURE"
     span = verdict_span(text)
     assert text[slice(*span)] == word
     assert parse_self_check(word).verdict == "UNSURE"  # a word without its field is none
 
 
-def test_a_tokenizers_own_tokens_are_found_by_what_they_decode_to() -> None:
+def test_a_tokenizers_own_tokens_are_found_by_what_they_decode_to():
     ids = TOKENIZER.encode("caf\u00e9 \u4f60 " + says("1+2", "INCORRECT", 0.4))
     pieces = [TOKENIZER.decode([token]) for token in ids]
     (place,) = [i for i, piece in enumerate(pieces) if "INCORRECT" in piece]
@@ -102,7 +102,7 @@ def test_a_tokenizers_own_tokens_are_found_by_what_they_decode_to() -> None:
     assert RENDERER.token_scores(completion, Reading(None)).verdict_probability == 0.625
 
 
-def test_a_servers_tokens_give_the_same_scores_where_they_spell_the_text() -> None:
+def test_a_servers_tokens_give_the_same_scores_where_they_spell_the_text():
     pieces = ["</think>", "\n<answer>", "1+", "2", "</answer>", "<self_check>VERDICT: ", "CORRECT"]
     pieces += ["; CONFIDENCE: 0.9</self_check>", "<|im_end|>"]
     tokens = [(piece, -0.5 * place) for place, piece in enumerate(pieces)]

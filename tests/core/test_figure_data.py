@@ -27,7 +27,7 @@ def six() -> TurnTable:
     return replayed(turn_tables(uncensored()), Confident(), 3)["toy"]
 
 
-def test_stop_times_split_early_and_late_right_and_wrong(six: TurnTable) -> None:
+def test_stop_times_split_early_and_late_right_and_wrong(six):
     found = stop_numbers(six)
     assert [list(row.values()) for row in found["turns"]] == [
         [1, 1, 1, 0, 0],  # a right, b wrong
@@ -37,7 +37,7 @@ def test_stop_times_split_early_and_late_right_and_wrong(six: TurnTable) -> None
     assert found["n"] == 6
 
 
-def test_transitions_count_every_boundary_and_what_answers_have_become(six: TurnTable) -> None:
+def test_transitions_count_every_boundary_and_what_answers_have_become(six):
     found = transition_numbers(six)
     # a and e break, b, c and f are mended, d stays wrong; then c and f break, d is mended.
     assert found["boundaries"] == [
@@ -50,9 +50,7 @@ def test_transitions_count_every_boundary_and_what_answers_have_become(six: Turn
     assert shares == [[2, 0, 0, 4], [0, 3, 2, 1], [0, 2, 4, 0]]
 
 
-def test_a_trajectory_that_has_ended_keeps_its_answer_and_one_that_never_ran_is_never_right() -> (
-    None
-):
+def test_a_trajectory_that_has_ended_keeps_its_answer_and_one_that_never_ran_is_never_right():
     rows = [
         record("stops", (True, "C", 0.9, 1), early=True),
         record("goes on", (False, "I", 0.1, 1), (True, "C", 0.9, 1)),
@@ -65,9 +63,7 @@ def test_a_trajectory_that_has_ended_keeps_its_answer_and_one_that_never_ran_is_
     assert found["boundaries"][0]["fixed"] == 1
 
 
-def test_reliability_bins_hold_their_lower_bound_and_the_last_one_holds_certainty(
-    six: TurnTable,
-) -> None:
+def test_reliability_bins_hold_their_lower_bound_and_the_last_one_holds_certainty(six):
     found = reliability_numbers(six)
     bins = found["observed"]["bins"]
     assert [row["n"] for row in bins] == [0, 0, 1, 1, 0, 2, 1, 0, 3, 5]
@@ -79,7 +75,7 @@ def test_reliability_bins_hold_their_lower_bound_and_the_last_one_holds_certaint
     assert (found["stopped"]["n"], found["stopped"]["bins"][9]["n"]) == (3, 2)  # a, b; c
 
 
-def test_a_confidence_at_an_edge_lies_in_the_bin_that_it_begins_and_1_in_the_last() -> None:
+def test_a_confidence_at_an_edge_lies_in_the_bin_that_it_begins_and_1_in_the_last():
     edges = np.arange(11) / 10
     written = np.array([float(f"0.{k}") for k in range(10)])
     assert bin_of(edges).tolist() == [*range(10), 9]
@@ -87,7 +83,7 @@ def test_a_confidence_at_an_edge_lies_in_the_bin_that_it_begins_and_1_in_the_las
     assert bin_of(np.nextafter(edges[1:], 0)).tolist() == [*range(10)]
 
 
-def test_the_calibration_error_is_that_of_torchmetrics() -> None:
+def test_the_calibration_error_is_that_of_torchmetrics():
     draws = np.random.default_rng(0)
     confidence = 0.02 + 0.96 * draws.beta(3, 1.5, 1000)  # away from 1, which theirs misplaces
     correct = draws.random(1000) < confidence**2
@@ -98,7 +94,7 @@ def test_the_calibration_error_is_that_of_torchmetrics() -> None:
     assert found["ece"] == pytest.approx(float(error), abs=1e-6)
 
 
-def test_the_interval_of_an_average_shrinks_with_the_data_sets_that_it_is_over() -> None:
+def test_the_interval_of_an_average_shrinks_with_the_data_sets_that_it_is_over():
     low, high = wilson_interval(0.8, 10) or (0, 0)
     one = {"accuracy": 0.8, "accuracy_ci95": [low, high], "n": 10}
     rest = dict.fromkeys((key for key in METRIC_NAMES if key != "accuracy"), 0.0)
@@ -112,7 +108,7 @@ def test_the_interval_of_an_average_shrinks_with_the_data_sets_that_it_is_over()
     assert average(both, ["a", "missing"])["accuracy"] is None
 
 
-def test_pooling_keeps_every_problem_of_every_data_set() -> None:
+def test_pooling_keeps_every_problem_of_every_data_set():
     short = record("x", (True, "C", 0.9, 7), dataset="other", early=True)
     tables = turn_tables([*uncensored(), short])
     table = pool(tables)
@@ -124,7 +120,7 @@ def test_pooling_keeps_every_problem_of_every_data_set() -> None:
     assert not table.correct[6, 1:].any()
 
 
-def test_averages_are_those_of_the_paper_and_hold_no_other_data_set() -> None:
+def test_averages_are_those_of_the_paper_and_hold_no_other_data_set():
     math_5 = ["math500", "aime26", "amc23", "olympiadbench", "minerva_math"]
     assert averages(["toy"]) == averages(["toy", "gsm8k"]) == {}
     assert list(averages(["gsm8k", *math_5])) == ["All-6", "Math-5"]

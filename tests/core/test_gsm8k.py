@@ -1,7 +1,6 @@
 """GSM8K: rows, extraction, numeric comparison, output convention."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -25,7 +24,7 @@ def boxed(answer: str) -> str:
 # --- rows ----------------------------------------------------------------------------------
 
 
-def test_the_reference_is_what_follows_the_last_mark() -> None:
+def test_the_reference_is_what_follows_the_last_mark():
     row = {"question": "How many?", "answer": "#### 3 was wrong\n#### 1,234", "id": "train-0"}
     assert TASK.from_row(row) == Problem(
         id="train-0", task="gsm8k", question="How many?", reference="1,234"
@@ -33,7 +32,7 @@ def test_the_reference_is_what_follows_the_last_mark() -> None:
 
 
 @pytest.mark.parametrize(("answer", "reference"), [("72", "72"), (72, "72"), ("**72**", "72")])
-def test_a_bare_number_is_a_reference(answer: object, reference: str) -> None:
+def test_a_bare_number_is_a_reference(answer, reference):
     assert TASK.from_row({"question": "?", "answer": answer}).reference == reference
 
 
@@ -51,9 +50,7 @@ def test_a_bare_number_is_a_reference(answer: object, reference: str) -> None:
         ({"question": "?", "answer": "#### 1", "id": 0.5}, "'id'"),
     ],
 )
-def test_a_malformed_row_is_refused_in_one_line_that_names_the_field(
-    row: dict[str, object], field: str
-) -> None:
+def test_a_malformed_row_is_refused_in_one_line_that_names_the_field(row, field):
     with pytest.raises(ValueError, match=field) as caught:
         TASK.from_row(row)
     assert "\n" not in str(caught.value)
@@ -81,12 +78,12 @@ def test_a_malformed_row_is_refused_in_one_line_that_names_the_field(
         ("", None),
     ],
 )
-def test_the_last_block_comes_first_then_the_end_of_the_text(text: str, answer: str | None) -> None:
+def test_the_last_block_comes_first_then_the_end_of_the_text(text, answer):
     assert TASK.extract_answer(text) == answer
     assert TASK.grade(text, problem("42")) is (answer == "42")
 
 
-def test_the_fallback_sees_the_final_500_characters_and_no_more() -> None:
+def test_the_fallback_sees_the_final_500_characters_and_no_more():
     box = r"\boxed{42}"  # 10 characters
     assert TASK.grade(box + "." * 490, problem("42"))
     assert not TASK.grade(box + "." * 491, problem("42"))
@@ -107,7 +104,7 @@ def test_the_fallback_sees_the_final_500_characters_and_no_more() -> None:
         *("1.234e3", r"\frac{2468}{2}"),
     ],
 )
-def test_superficial_formatting_does_not_matter(answer: str) -> None:
+def test_superficial_formatting_does_not_matter(answer):
     assert TASK.grade(boxed(answer), problem("1,234"))
 
 
@@ -120,7 +117,7 @@ def test_superficial_formatting_does_not_matter(answer: str) -> None:
         *("\u0661\u0662\u0663\u0664", "inf", "1e999999999"),
     ],
 )
-def test_another_number_or_none_is_incorrect(answer: str) -> None:
+def test_another_number_or_none_is_incorrect(answer):
     assert not TASK.grade(boxed(answer), problem("1,234"))
 
 
@@ -133,11 +130,11 @@ def test_another_number_or_none_is_incorrect(answer: str) -> None:
     + [f"#### -5{end}" for end in (", in total", ",", ".", "; so", ",in all")]
     + ["#### = -5", "#### \u22125", "#### - 5", "#### -4 2/2"],
 )
-def test_a_marked_number_is_read(text: str) -> None:
+def test_a_marked_number_is_read(text):
     assert TASK.grade(f"<answer>{text}</answer>", problem("-5"))
 
 
-def test_a_mark_with_a_comma_between_digits_is_one_number_or_none() -> None:
+def test_a_mark_with_a_comma_between_digits_is_one_number_or_none():
     assert TASK.extract_answer("#### 1,234, in total") == "1,234"
     assert TASK.grade("#### 1,234,567.5, in total", problem("1234567.5"))
     assert TASK.grade("#### 1{,}234 in all", problem("1234"))
@@ -145,7 +142,7 @@ def test_a_mark_with_a_comma_between_digits_is_one_number_or_none() -> None:
     assert not TASK.grade("#### 72,5", problem("72"))
 
 
-def test_a_reference_that_is_no_number_matches_nothing() -> None:
+def test_a_reference_that_is_no_number_matches_nothing():
     own = Problem(id="", task="gsm8k", question="?", reference="")
     assert not TASK.grade(boxed("0"), own)
     assert not TASK.grade("", own)
@@ -168,7 +165,7 @@ def test_a_reference_that_is_no_number_matches_nothing() -> None:
         ("", 0.0),
     ],
 )
-def test_a_box_or_a_marked_number_in_the_block_scores_1(text: str, score: float) -> None:
+def test_a_box_or_a_marked_number_in_the_block_scores_1(text, score):
     assert TASK.format_score(text) == score
 
 
@@ -185,7 +182,7 @@ def test_a_box_or_a_marked_number_in_the_block_scores_1(text: str, score: float)
         max_size=30,
     ).map("".join)
 )
-def test_any_text_is_graded_without_an_error(text: str) -> None:
+def test_any_text_is_graded_without_an_error(text):
     for completion in (text, boxed(text), f"<answer>#### {text}</answer>"):
         assert TASK.grade(completion, problem("1")) in (True, False)
         assert TASK.format_score(completion) in (0.0, 1.0)
@@ -195,7 +192,7 @@ def test_any_text_is_graded_without_an_error(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["gsm8k_train", "gsm8k_test"])
-def test_every_real_problem_accepts_its_gold_alone(shared_data: Path, name: str) -> None:
+def test_every_real_problem_accepts_its_gold_alone(shared_data, name):
     for row in jsonl(shared_data / f"{name}.jsonl"):
         hub = TASK.from_row({"question": row["question"], "answer": row["solution"]})
         assert hub == replace(TASK.from_row(row), id="")

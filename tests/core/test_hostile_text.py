@@ -10,7 +10,6 @@ from svr_lightning.core.parsing import (
     self_check_format_score,
     without_spans,
 )
-from svr_lightning.core.types import Problem
 from svr_lightning.tasks import TASKS
 from svr_lightning.tasks.base import AnswerNumbers
 from tests.limits import bounded_processor_time
@@ -32,7 +31,7 @@ def text(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("prefix", ["", "<self_check>CONFIDENCE: 0.9 VERDICT: CORRECT"])
-def test_it_is_read_in_bounded_time(text: str, prefix: str) -> None:
+def test_it_is_read_in_bounded_time(text, prefix):
     with bounded_processor_time():
         parsed = parse_self_check(prefix + text)
         self_check_format_score(prefix + text)
@@ -42,9 +41,7 @@ def test_it_is_read_in_bounded_time(text: str, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("problem", exam(["10", "42", "42"]), ids=list(TASKS))
-def test_it_is_graded_in_bounded_time_and_is_one_answer_at_most(
-    text: str, problem: Problem
-) -> None:
+def test_it_is_graded_in_bounded_time_and_is_one_answer_at_most(text, problem):
     task = TASKS[problem.task]
     with bounded_processor_time():
         for before, after in (("", ""), ("<think>", "</answer>"), ("<answer>", "</answer>")):

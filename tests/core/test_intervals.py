@@ -22,7 +22,7 @@ from svr_lightning.core.stopping import Confident
 from tests.trajectories import turn_tables, uncensored
 
 
-def test_a_cluster_is_drawn_and_split_whole() -> None:
+def test_a_cluster_is_drawn_and_split_whole():
     cluster = np.array([0, 1, 1, 2, 2, 2])
     counts = resample_counts(cluster, 50, seed=3)
     assert (counts[:, 1] == counts[:, 2]).all()
@@ -34,7 +34,7 @@ def test_a_cluster_is_drawn_and_split_whole() -> None:
         assert not set(cluster[half]) & set(cluster[~half])
 
 
-def test_every_resample_is_what_measuring_it_on_its_own_gives() -> None:
+def test_every_resample_is_what_measuring_it_on_its_own_gives():
     table = replayed(turn_tables(uncensored()), Confident(), 3)["toy"]
     problems = problem_table(table, table.outcome)
     counts = resample_counts(table.cluster, 40, seed=1)
@@ -48,7 +48,7 @@ def test_every_resample_is_what_measuring_it_on_its_own_gives() -> None:
             assert found[name][number] == pytest.approx(value, nan_ok=True), name
 
 
-def test_the_effective_size_is_that_of_independent_problems() -> None:
+def test_the_effective_size_is_that_of_independent_problems():
     values, alone = np.array([1.0, 0.0, 0.0, 1.0, 1.0]), np.arange(5)
     assert effective_size(values, alone) == 5
     # Two equal ones each: five problems' worth.
@@ -62,7 +62,7 @@ def test_the_effective_size_is_that_of_independent_problems() -> None:
     assert effective_size(np.array([]), np.array([], dtype=int)) == 0.0
 
 
-def test_intervals_over_clusters_cover_the_truth_and_those_over_problems_do_not() -> None:
+def test_intervals_over_clusters_cover_the_truth_and_those_over_problems_do_not():
     generator, cluster = np.random.default_rng(0), np.repeat(np.arange(60), 4)
     hits = {"clusters": 0, "problems": 0}
     for trial in range(200):
@@ -75,7 +75,7 @@ def test_intervals_over_clusters_cover_the_truth_and_those_over_problems_do_not(
     assert hits["problems"] < 150
 
 
-def test_the_interval_of_a_proportion_is_wilsons() -> None:
+def test_the_interval_of_a_proportion_is_wilsons():
     # 0 of 30 (AIME26): the upper bound is z^2 / (n + z^2) = 3.8415 / 33.8415
     assert wilson_interval(0.0, 30) == [0.0, pytest.approx(0.11351, abs=1e-5)]
     assert wilson_interval(1.0, 30) == [pytest.approx(0.88649, abs=1e-5), 1.0]

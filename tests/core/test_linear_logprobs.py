@@ -57,7 +57,7 @@ def gradients(function: Any, *args: Any, upstream: Tensor) -> list[Tensor]:
 UPSTREAM = torch.tensor([1.0, -2.0, 0.0, 0.5, 3.0])
 
 
-def test_a_value_and_its_gradients_by_hand() -> None:
+def test_a_value_and_its_gradients_by_hand():
     # Scores log 1, log 2, log 5 at temperature 1: p = 1/8, 1/4, 5/8. With g = 2 and token 1,
     # d = 2 ([v = 1] - p) = -1/4, 3/2, -5/4, and the gradient of the only feature sums d * weight.
     hidden = torch.ones(1, 1, requires_grad=True)
@@ -72,7 +72,7 @@ def test_a_value_and_its_gradients_by_hand() -> None:
 
 @pytest.mark.usefixtures("_block")
 @pytest.mark.parametrize("bias", [True, False])
-def test_blocks_of_any_size_give_the_values_and_gradients_of_the_full_scores(bias: bool) -> None:
+def test_blocks_of_any_size_give_the_values_and_gradients_of_the_full_scores(bias):
     args = (*inputs(bias), 0.9)
     found = gradients(linear_logprobs, *args, upstream=UPSTREAM)
     expected = gradients(plain, *args, upstream=UPSTREAM)
@@ -83,7 +83,7 @@ def test_blocks_of_any_size_give_the_values_and_gradients_of_the_full_scores(bia
 
 
 @pytest.mark.usefixtures("_block")
-def test_under_autocast_the_product_is_taken_in_bf16_and_the_softmax_in_fp32() -> None:
+def test_under_autocast_the_product_is_taken_in_bf16_and_the_softmax_in_fp32():
     args = (*inputs(), 0.9)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         expected = plain(*args)
@@ -102,7 +102,7 @@ def test_under_autocast_the_product_is_taken_in_bf16_and_the_softmax_in_fp32() -
 
 
 @pytest.mark.usefixtures("_block")
-def test_bf16_weights_get_bf16_gradients_and_fp32_values() -> None:
+def test_bf16_weights_get_bf16_gradients_and_fp32_values():
     args = (*inputs(dtype=torch.bfloat16), 0.9)
     found = gradients(linear_logprobs, *args, upstream=UPSTREAM)
     expected = gradients(plain, *args, upstream=UPSTREAM)
@@ -112,7 +112,7 @@ def test_bf16_weights_get_bf16_gradients_and_fp32_values() -> None:
         torch.testing.assert_close(mine.float(), theirs.float(), atol=allowed, rtol=0)
 
 
-def test_scores_far_apart_neither_overflow_nor_lose_the_certain_token() -> None:
+def test_scores_far_apart_neither_overflow_nor_lose_the_certain_token():
     weight = torch.tensor([[3e4], [0.0], [-3e4]], requires_grad=True)
     value = linear_logprobs(torch.ones(2, 1), weight, None, torch.tensor([0, 2]), 0.5)
     torch.testing.assert_close(value, torch.tensor([0.0, -1.2e5]))
@@ -120,7 +120,7 @@ def test_scores_far_apart_neither_overflow_nor_lose_the_certain_token() -> None:
     torch.testing.assert_close(weight.grad, torch.tensor([[-2.0], [0.0], [2.0]]))
 
 
-def test_no_position_at_all_is_no_value_and_a_gradient_of_zero() -> None:
+def test_no_position_at_all_is_no_value_and_a_gradient_of_zero():
     weight = torch.ones(3, 2, requires_grad=True)
     value = linear_logprobs(torch.ones(0, 2), weight, None, torch.zeros(0, dtype=torch.long), 1.0)
     assert value.shape == (0,)
@@ -141,9 +141,7 @@ class _Largest(TorchDispatchMode):
         return result
 
 
-def test_no_tensor_of_all_scores_exists_forward_or_backward(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_tensor_of_all_scores_exists_forward_or_backward(monkeypatch):
     count, features, vocabulary = 64, 4, 1000
     monkeypatch.setitem(blockwise.BLOCK_ELEMENTS, "cpu", 6400)
     weight = torch.ones(vocabulary, features, requires_grad=True)
@@ -156,7 +154,7 @@ def test_no_tensor_of_all_scores_exists_forward_or_backward(
         assert watch.elements == largest
 
 
-def test_what_is_kept_for_the_backward_pass_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_for_the_backward_pass_is_bounded(monkeypatch):
     count, features, vocabulary = 64, 4, 1000
     monkeypatch.setitem(blockwise.BLOCK_ELEMENTS, "cpu", 6400)  # ten blocks of 25,600 bytes
     hidden = torch.ones(count, features, requires_grad=True)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from svr_lightning.core.losses import (
-    CorrectionLevel,
     LossSpec,
     LossTerms,
     k3,
@@ -62,15 +61,13 @@ def loss_of_ratios(
         (2.0, [1 / 4.146264, 1.414214 / 4.146264, 1.732051 / 4.146264]),
     ],
 )
-def test_log_probabilities_are_taken_at_the_temperature(
-    temperature: float, probabilities: list[float]
-) -> None:
+def test_log_probabilities_are_taken_at_the_temperature(temperature, probabilities):
     scores = torch.tensor([1.0, 2.0, 3.0]).log().expand(1, 3, 3)
     values = token_logprobs(scores, torch.tensor([[0, 1, 2]]), temperature)
     close(values, [[math.log(p) for p in probabilities]])
 
 
-def test_log_probabilities_of_half_precision_scores_are_computed_in_fp32() -> None:
+def test_log_probabilities_of_half_precision_scores_are_computed_in_fp32():
     scores = torch.tensor([[[0.0, 3.0, 300.0]]], dtype=torch.bfloat16)
     values = token_logprobs(scores, torch.tensor([[1]]), 0.9)
     assert values.dtype == torch.float32
@@ -80,7 +77,7 @@ def test_log_probabilities_of_half_precision_scores_are_computed_in_fp32() -> No
 # --- the KL estimate --------------------------------------------------------------------------
 
 
-def test_k3_by_hand() -> None:
+def test_k3_by_hand():
     # d = ln(1/4) - ln(1/2) = -ln 2: 1/2 + ln 2 - 1.  d = +ln 2: 2 - ln 2 - 1.  d = 0: 0.
     policy = torch.tensor([[0.5, 0.25, 0.3]]).log()
     reference = torch.tensor([[0.25, 0.5, 0.3]]).log()
@@ -88,7 +85,7 @@ def test_k3_by_hand() -> None:
 
 
 @given(st.floats(-100.0, 0.0), st.floats(-100.0, 0.0))
-def test_k3_is_never_negative_and_always_finite(policy: float, reference: float) -> None:
+def test_k3_is_never_negative_and_always_finite(policy, reference):
     value = k3(torch.tensor(policy), torch.tensor(reference))
     assert value >= -rounding(1, 1.0)  # exp(d) - d - 1 at d near 0
     assert torch.isfinite(value)
@@ -110,9 +107,7 @@ def test_k3_is_never_negative_and_always_finite(policy: float, reference: float)
         (7.0, 0.0, 0.0, False),
     ],
 )
-def test_the_clip_holds_back_what_has_gone_far_enough(
-    ratio: float, advantage: float, loss: float, held_back: bool
-) -> None:
+def test_the_clip_holds_back_what_has_gone_far_enough(ratio, advantage, loss, held_back):
     terms, gradient = loss_of_ratios([[ratio]], [advantage])
     close(terms.loss, [loss])
     close(terms.clipped, [float(held_back)])
@@ -120,14 +115,14 @@ def test_the_clip_holds_back_what_has_gone_far_enough(
     close(gradient, [[0.0 if held_back else -ratio * advantage]])
 
 
-def test_the_upper_clip_can_be_wider_than_the_lower() -> None:
+def test_the_upper_clip_can_be_wider_than_the_lower():
     spec = LossSpec(clip_eps=0.2, clip_eps_high=0.5, beta=0.0)
     terms, _ = loss_of_ratios([[1.4], [1.6], [0.7]], [1.0, 1.0, -1.0], spec)
     close(terms.loss, [-1.4, -1.5, 0.8])
     close(terms.clipped, [0.0, 1.0, 1.0])
 
 
-def test_a_ratio_beyond_all_bounds_stays_finite() -> None:
+def test_a_ratio_beyond_all_bounds_stays_finite():
     logp = torch.tensor([[0.0, -1e30]], requires_grad=True)
     old = torch.tensor([[-1e30, 0.0]])
     terms = policy_loss(logp, old, old, torch.tensor([-1.0]), torch.ones(1, 2), LossSpec())
@@ -139,7 +134,7 @@ def test_a_ratio_beyond_all_bounds_stays_finite() -> None:
 # --- the ratio of a sequence ------------------------------------------------------------------
 
 
-def test_the_ratio_of_a_sequence_is_the_geometric_mean_of_its_tokens() -> None:
+def test_the_ratio_of_a_sequence_is_the_geometric_mean_of_its_tokens():
     # sqrt(2 * 1/8) = 1/2 on both tokens; token by token it is (min(2, 1.2) + 1/8) / 2 = 0.6625.
     by_sequence, _ = loss_of_ratios([[2.0, 0.125]], [1.0], SEQUENCE)
     by_token, _ = loss_of_ratios([[2.0, 0.125]], [1.0])
@@ -149,7 +144,7 @@ def test_the_ratio_of_a_sequence_is_the_geometric_mean_of_its_tokens() -> None:
     close(by_token.ratio_max, [2.0])
 
 
-def test_the_clip_on_a_sequence_holds_back_all_of_its_tokens_or_none() -> None:
+def test_the_clip_on_a_sequence_holds_back_all_of_its_tokens_or_none():
     # sqrt(8 * 1/2) = 2: above 1.2, though the second token alone is below 1.
     terms, gradient = loss_of_ratios([[8.0, 0.5]], [1.0], SEQUENCE)
     close(terms.loss, [-1.2])
@@ -158,7 +153,7 @@ def test_the_clip_on_a_sequence_holds_back_all_of_its_tokens_or_none() -> None:
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.3])
-def test_on_policy_both_ratios_have_the_same_gradient(beta: float) -> None:
+def test_on_policy_both_ratios_have_the_same_gradient(beta):
     # -A / L on each of L = 2 and 3 tokens, plus beta (1 - reference / policy) / L.
     generator = torch.Generator().manual_seed(0)
     logp = -torch.rand(2, 3, generator=generator)
@@ -180,9 +175,7 @@ def test_on_policy_both_ratios_have_the_same_gradient(beta: float) -> None:
 @pytest.mark.parametrize("ratio", ["token", "sequence"])
 @pytest.mark.parametrize("garbage", GARBAGE)
 @pytest.mark.parametrize("where", ["policy", "sampler", "reference", "all"])
-def test_what_stands_under_padding_changes_neither_loss_nor_gradient(
-    ratio: str, garbage: float, where: str
-) -> None:
+def test_what_stands_under_padding_changes_neither_loss_nor_gradient(ratio, garbage, where):
     spec = LossSpec(ratio="sequence" if ratio == "sequence" else "token", beta=0.1)
     advantages = torch.tensor([1.0, -1.0])
     mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
@@ -204,7 +197,7 @@ def test_what_stands_under_padding_changes_neither_loss_nor_gradient(
     assert not results[1][-1][mask == 0].any()
 
 
-def test_a_sequence_without_tokens_costs_nothing() -> None:
+def test_a_sequence_without_tokens_costs_nothing():
     terms, gradient = loss_of_ratios([[2.0, 2.0]], [1.0], mask=[[0, 0]])
     close(terms.loss, [0.0])
     close(gradient, [[0.0, 0.0]])
@@ -213,7 +206,7 @@ def test_a_sequence_without_tokens_costs_nothing() -> None:
 # --- averaging --------------------------------------------------------------------------------
 
 
-def test_tokens_are_averaged_within_a_completion_before_completions_are() -> None:
+def test_tokens_are_averaged_within_a_completion_before_completions_are():
     # k3 of the first completion's one token: 1 - ln 2. Of the second's three: ln 2 - 1/2, 0, 0.
     # Mean of means (0.306853 + 0.193147 / 3) / 2 = 0.185618; over all four tokens it were 0.125.
     logp = torch.tensor([[0.25, 1.0, 1.0], [0.5, 0.3, 0.3]]).log()
@@ -228,7 +221,7 @@ def test_tokens_are_averaged_within_a_completion_before_completions_are() -> Non
 # --- the reference ----------------------------------------------------------------------------
 
 
-def test_a_penalty_without_a_reference_is_refused() -> None:
+def test_a_penalty_without_a_reference_is_refused():
     ones = torch.ones(1, 1)
     with pytest.raises(ValueError, match="beta > 0 needs the reference"):
         policy_loss(ones, ones, None, torch.ones(1), ones, LossSpec(beta=0.1))
@@ -247,8 +240,8 @@ def test_a_penalty_without_a_reference_is_refused() -> None:
     ],
 )
 def test_tokens_are_weighed_by_policy_over_sampler_and_large_weights_are_cut(
-    level: CorrectionLevel, weights: list[list[float]], mean: list[float], clipped: list[float]
-) -> None:
+    level, weights, mean, clipped
+):
     policy = torch.tensor([[0.1, 0.6, 0.5], [0.3, 0.15, 0.5]])
     sampler = torch.tensor([[0.2, 0.2, 0.5], [0.2, 0.1, math.nan]])
     mask, advantages = torch.tensor([[1, 1, 1], [1, 1, 0]]), torch.tensor([1.0, -3.0])
@@ -265,7 +258,7 @@ def test_tokens_are_weighed_by_policy_over_sampler_and_large_weights_are_cut(
     close(terms.behaviour.clipped, clipped)
 
 
-def test_the_penalty_is_weighed_as_its_token_is() -> None:
+def test_the_penalty_is_weighed_as_its_token_is():
     # Policy 1/4, reference 1/2: k3 = 2 - ln 2 - 1. Sampler 1/2: the weight is 1/2.
     logp = torch.tensor([[0.25]]).log()
     half = torch.tensor([[0.5]]).log()
@@ -275,7 +268,7 @@ def test_the_penalty_is_weighed_as_its_token_is() -> None:
     close(terms.kl, [1 - LN2])
 
 
-def test_a_correction_without_what_sampled_is_refused() -> None:
+def test_a_correction_without_what_sampled_is_refused():
     one = torch.zeros(1, 1)
     spec = LossSpec(beta=0.0, behaviour_correction="token")
     with pytest.raises(ValueError, match="needs the engine's log-probabilities"):

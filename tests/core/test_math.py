@@ -1,7 +1,6 @@
 """MATH family: rows, boxed extraction, the paper's equivalence, output convention."""
 
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -52,9 +51,7 @@ def boxed(answer: str) -> str:
         ({"question": "?", "final_answer": ["$1$", "$2$"], "solution": ["a", "b"]}, "$1$,$2$"),
     ],
 )
-def test_the_gold_is_the_answer_or_the_last_box_of_the_solution(
-    row: dict[str, object], reference: str
-) -> None:
+def test_the_gold_is_the_answer_or_the_last_box_of_the_solution(row, reference):
     assert TASK.from_row(row) == problem(reference)
 
 
@@ -67,7 +64,7 @@ def test_the_gold_is_the_answer_or_the_last_box_of_the_solution(
         ({}, ""),
     ],
 )
-def test_the_id_is_the_rows_own_if_it_has_one(row: dict[str, object], identifier: str) -> None:
+def test_the_id_is_the_rows_own_if_it_has_one(row, identifier):
     assert TASK.from_row({"problem": "?", "answer": "1"} | row).id == identifier
 
 
@@ -88,23 +85,21 @@ def test_the_id_is_the_rows_own_if_it_has_one(row: dict[str, object], identifier
         ({"problem": "?", "answer": float("inf")}, "'answer'"),
     ],
 )
-def test_a_malformed_row_is_refused_in_one_line_that_says_why(
-    row: dict[str, object], message: str
-) -> None:
+def test_a_malformed_row_is_refused_in_one_line_that_says_why(row, message):
     with pytest.raises(ValueError, match=message) as caught:
         TASK.from_row(row)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("reference", [r"\frac{1", "}{", "$", r"\text{}", "x" * 2001])
-def test_a_reference_that_no_answer_equals_does_not_equal_itself(reference: str) -> None:
+def test_a_reference_that_no_answer_equals_does_not_equal_itself(reference):
     with pytest.raises(ValueError, match="does not equal itself") as caught:
         check_reference(problem(reference))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("reference", ["5", r"\frac12", "{7}", "(1, 2]", r"\text{no}", ""])
-def test_a_reference_that_an_answer_can_equal_passes(reference: str) -> None:
+def test_a_reference_that_an_answer_can_equal_passes(reference):
     check_reference(problem(reference))
 
 
@@ -130,7 +125,7 @@ def test_a_reference_that_an_answer_can_equal_passes(reference: str) -> None:
         ("", None),
     ],
 )
-def test_boxes_are_found_by_matching_braces(text: str, content: str | None) -> None:
+def test_boxes_are_found_by_matching_braces(text, content):
     assert last_boxed(text) == content
 
 
@@ -146,7 +141,7 @@ def test_boxes_are_found_by_matching_braces(text: str, content: str | None) -> N
         ("<answer>1</answer>", None),
     ],
 )
-def test_the_last_block_comes_first_then_the_whole_response(text: str, answer: str | None) -> None:
+def test_the_last_block_comes_first_then_the_whole_response(text, answer):
     assert TASK.extract_answer(text) == answer
     assert TASK.grade(text, problem("1")) is (answer == "1")
 
@@ -175,14 +170,14 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize(("left", "right"), EQUAL)
-def test_formatting_does_not_change_an_answer(left: str, right: str) -> None:
+def test_formatting_does_not_change_an_answer(left, right):
     assert equivalent(left, right)
     assert equivalent(right, left)
     assert TASK.grade(boxed(left), problem(right))
 
 
 @pytest.mark.parametrize(("left", "right"), DIFFERENT)
-def test_different_answers_stay_different(left: str, right: str) -> None:
+def test_different_answers_stay_different(left, right):
     assert not equivalent(left, right)
     assert not equivalent(right, left)
     assert not TASK.grade(boxed(left), problem(right))
@@ -202,17 +197,17 @@ def test_different_answers_stay_different(left: str, right: str) -> None:
         ("", None),
     ],
 )
-def test_numbers_are_read_exactly(text: str, value: Fraction | None) -> None:
+def test_numbers_are_read_exactly(text, value):
     assert read_number(text) == value
 
 
-def test_the_tolerance_is_absolute_so_golds_far_below_it_accept_zero_as_in_the_paper() -> None:
+def test_the_tolerance_is_absolute_so_golds_far_below_it_accept_zero_as_in_the_paper():
     assert equivalent("0", "2.88e-19")
     assert not equivalent("0", "1e-5")
     assert not equivalent("4.5e33", "4.500001e33")
 
 
-def test_an_answer_longer_than_the_bound_is_never_correct() -> None:
+def test_an_answer_longer_than_the_bound_is_never_correct():
     assert equivalent("x" * MAX_ANSWER, "x" * MAX_ANSWER)
     assert not equivalent("x" * (MAX_ANSWER + 1), "x" * (MAX_ANSWER + 1))
 
@@ -235,7 +230,7 @@ def test_an_answer_longer_than_the_bound_is_never_correct() -> None:
         ("", 0.0),
     ],
 )
-def test_a_box_in_the_block_scores_1_and_a_bare_block_three_tenths(text: str, score: float) -> None:
+def test_a_box_in_the_block_scores_1_and_a_bare_block_three_tenths(text, score):
     assert TASK.format_score(text) == score
 
 
@@ -253,33 +248,33 @@ LATEX = st.lists(
 
 
 @given(LATEX, LATEX)
-def test_any_text_is_graded_without_an_error(text: str, other: str) -> None:
+def test_any_text_is_graded_without_an_error(text, other):
     for completion in (text, boxed(text)):
         assert TASK.grade(completion, problem(other)) in (True, False)
         assert TASK.format_score(completion) in (0.0, 0.3, 1.0)
 
 
 @given(LATEX)
-def test_an_answer_equals_itself_unless_nothing_of_it_is_left(text: str) -> None:
+def test_an_answer_equals_itself_unless_nothing_of_it_is_left(text):
     assert equivalent(text, text) is (normalise(text) != "")
 
 
 @pytest.mark.parametrize(
     "piece", ["{", "}", "\\frac", "\\sqrt[", "\\text{", "9", " ", "(", ", and "]
 )
-def test_the_longest_answers_are_compared_in_bounded_time(piece: str) -> None:
+def test_the_longest_answers_are_compared_in_bounded_time(piece):
     answer = piece * (MAX_ANSWER // len(piece))
     with bounded_processor_time():
         assert not equivalent(answer, "1")
 
 
-def test_digits_that_end_as_no_fraction_are_read_in_one_way() -> None:
+def test_digits_that_end_as_no_fraction_are_read_in_one_way():
     answer = rf"\frac{{{'1' * 660}}}{{{'1' * 1310} x}}"
     with bounded_processor_time(1.0):  # 3.5 s if each digit may end the whole part
         assert not equivalent(answer, "1")
 
 
-def test_a_hundred_thousand_nested_braces_are_matched() -> None:
+def test_a_hundred_thousand_nested_braces_are_matched():
     nested = "{" * 100_000 + "5" + "}" * 100_000
     assert last_boxed(f"\\boxed{{{nested}}}") == nested
     assert last_boxed("\\boxed{" * 100_000 + "5" + "}" * 100_000) == "5"
@@ -293,7 +288,7 @@ WITHOUT_GOLD = {"math/train/5341", "math/train/5343"}  # \boxed{} in the origina
 @pytest.mark.parametrize(
     "name", ["math_train", "math500", "aime26", "amc23", "olympiadbench", "minerva_math"]
 )
-def test_every_real_problem_accepts_its_gold_alone(shared_data: Path, name: str) -> None:
+def test_every_real_problem_accepts_its_gold_alone(shared_data, name):
     for row in jsonl(shared_data / f"{name}.jsonl"):
         if row["id"] in WITHOUT_GOLD:
             with pytest.raises(ValueError, match="states no answer"):
@@ -306,7 +301,7 @@ def test_every_real_problem_accepts_its_gold_alone(shared_data: Path, name: str)
 
 
 @pytest.mark.parametrize("name", ["math_train", "math500", "minerva_math"])
-def test_the_box_of_a_real_solution_is_the_gold(shared_data: Path, name: str) -> None:
+def test_the_box_of_a_real_solution_is_the_gold(shared_data, name):
     for row in jsonl(shared_data / f"{name}.jsonl"):
         if row["id"] not in WITHOUT_GOLD:
             hub = TASK.from_row({"problem": row["question"], "solution": row["solution"]})

@@ -38,7 +38,7 @@ def layer(name: str) -> Path:
 
 
 @pytest.mark.parametrize("path", LAYERS, ids=lambda p: p.stem)
-def test_a_layer_fits_every_run(path: Path) -> None:
+def test_a_layer_fits_every_run(path):
     for run in RUNS:
         assert isinstance(recipe(run, path), Recipe)
 
@@ -57,7 +57,7 @@ HARDWARE = [
 SCALES = [CONFIGS / "experiments" / "miniature.yaml", CONFIGS / "hardware" / "cpu_smoke.yaml"]
 
 
-def test_the_order_of_methods_machines_and_scales_does_not_matter() -> None:
+def test_the_order_of_methods_machines_and_scales_does_not_matter():
     """No two layers of different kinds set the same key."""
     for kind, others in ((LAYERS, HARDWARE), (LAYERS, SCALES), (HARDWARE, SCALES[:1])):
         for one, other in itertools.product(kind, others):
@@ -70,7 +70,7 @@ def test_the_order_of_methods_machines_and_scales_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize(("run", "scale"), [("countdown", 768), ("gsm8k", 1024), ("math", 1536)])
-def test_the_oracle_keeps_the_runs_length_scale_and_loss(run: str, scale: int) -> None:
+def test_the_oracle_keeps_the_runs_length_scale_and_loss(run, scale):
     oracle = recipe(run, layer("oracle"))
     assert isinstance(oracle, Oracle)
     assert (oracle.length_scale, oracle.weights, oracle.loss.beta) == (scale, RewardWeights(), 0.08)
@@ -88,7 +88,7 @@ def test_the_oracle_keeps_the_runs_length_scale_and_loss(run: str, scale: int) -
         ("confidence_only", {"over", "detect", "ready"}, "confidence"),
     ],
 )
-def test_an_ablation_changes_what_it_names(name: str, off: set[str], interface: str) -> None:
+def test_an_ablation_changes_what_it_names(name, off, interface):
     changed = recipe("gsm8k", layer(name))
     assert type(changed) is SVR
     expected = {**vars(RewardWeights()), **dict.fromkeys(off, 0.0)}
@@ -96,7 +96,7 @@ def test_an_ablation_changes_what_it_names(name: str, off: set[str], interface: 
     assert (changed.group_size, changed.horizon) == ((24, 1) if name == "single_turn" else (8, 3))
 
 
-def test_published_and_matched_gspo_are_two_settings_of_one_recipe() -> None:
+def test_published_and_matched_gspo_are_two_settings_of_one_recipe():
     published, matched = (
         recipe("gsm8k", layer(f"gspo_{name}")).loss for name in ("published", "matched")
     )
@@ -106,6 +106,6 @@ def test_published_and_matched_gspo_are_two_settings_of_one_recipe() -> None:
 
 
 @pytest.mark.parametrize("run", ["countdown_tiny", "countdown", "gsm8k", "math"])
-def test_matched_gspo_differs_from_grpo_in_the_ratio_alone(run: str) -> None:
+def test_matched_gspo_differs_from_grpo_in_the_ratio_alone(run):
     grpo, matched = (recipe(run, layer(name)).loss for name in ("grpo", "gspo_matched"))
     assert matched == replace(grpo, ratio="sequence")

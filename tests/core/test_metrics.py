@@ -2,8 +2,6 @@
 
 import math
 import random
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -69,9 +67,7 @@ Columns = tuple[torch.Tensor, ...]
 
 
 @each_metric
-def test_a_metric_equals_the_number_worked_out_by_hand_however_its_rows_come(
-    kind: type[Metric], columns: Columns, name: str
-) -> None:
+def test_a_metric_equals_the_number_worked_out_by_hand_however_its_rows_come(kind, columns, name):
     whole = kind()
     whole.update(*columns)
     assert whole.compute().dtype == torch.float64
@@ -89,9 +85,7 @@ def test_a_metric_equals_the_number_worked_out_by_hand_however_its_rows_come(
 
 
 @each_metric
-def test_rows_with_an_id_count_once_and_rows_without_all_count(
-    kind: type[Metric], columns: Columns, name: str
-) -> None:
+def test_rows_with_an_id_count_once_and_rows_without_all_count(kind, columns, name):
     ids = torch.arange(len(columns[0])) + 2**62
     metric = kind()
     metric.update(*columns, example_ids=ids)
@@ -104,7 +98,7 @@ def test_rows_with_an_id_count_once_and_rows_without_all_count(
     assert metric.compute().item() == pytest.approx(EXPECTED[name], rel=1e-15)
 
 
-def test_confidences_agree_with_scikit_learn_on_random_data_with_ties() -> None:
+def test_confidences_agree_with_scikit_learn_on_random_data_with_ties():
     rng = random.Random(7)
     for levels in (2, 5, 101, 10**9):
         confidence = [rng.randrange(levels) / (levels - 1) for _ in range(500)]
@@ -117,14 +111,14 @@ def test_confidences_agree_with_scikit_learn_on_random_data_with_ties() -> None:
         assert area.compute().item() == pytest.approx(roc_auc_score(correct, confidence))
 
 
-def test_auroc_is_exact_where_confidences_differ_in_the_last_digit_only() -> None:
+def test_auroc_is_exact_where_confidences_differ_in_the_last_digit_only():
     # 0.1 + 0.2 exceeds 0.3 by one unit in the last place; float32 would see a tie.
     close, labels = np.array([0.1 + 0.2, 0.3]), np.array([1, 0])
     assert auroc(close, labels) == 1.0
     assert auroc(close.astype(np.float32), labels) == 0.5
 
 
-def test_sums_are_exact_beyond_what_float32_holds() -> None:
+def test_sums_are_exact_beyond_what_float32_holds():
     metric = TotalTokens()
     metric.update(tensor([2**40 + 1, 2**40 + 2]))
     assert metric.compute().item() == 2**40 + 1.5
@@ -145,12 +139,12 @@ def test_sums_are_exact_beyond_what_float32_holds() -> None:
         (lambda: VerdictAccuracy().update(tensor([3]), tensor([1])), "verdict .* got 3"),
     ],
 )
-def test_what_a_column_cannot_hold_is_refused(update: Callable[[], None], message: str) -> None:
+def test_what_a_column_cannot_hold_is_refused(update, message):
     with pytest.raises(ValueError, match=message):
         update()
 
 
-def test_aurocs_of_first_and_returned_turns_count_a_problem_once_however_often_it_repeats() -> None:
+def test_aurocs_of_first_and_returned_turns_count_a_problem_once_however_often_it_repeats():
     """A doubted wrong answer that is repeated ten times is ten turns of the paper's AUROC."""
     rows = [
         record("right", (True, "C", 0.9, 1), early=True),
@@ -164,8 +158,8 @@ def test_aurocs_of_first_and_returned_turns_count_a_problem_once_however_often_i
 
 
 def test_a_metric_that_is_added_to_the_list_is_in_results_logs_tables_and_report(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     new = Definition("Wrong", "share of wrong answers", ("final_correct",), lambda y: share(1 - y))
     monkeypatch.setitem(DEFINITIONS, "wrong", new)
     tables = turn_tables(adaptive())

@@ -20,9 +20,7 @@ def half_a_digit(printed: str) -> Fraction:
     return Fraction(1, 2 * 10 ** len(printed.partition(".")[2]))
 
 
-def test_all_but_five_averages_are_those_of_the_printed_rows_and_five_of_rows_before_rounding() -> (
-    None
-):
+def test_all_but_five_averages_are_those_of_the_printed_rows_and_five_of_rows_before_rounding():
     differing = []
     for row in json.loads(FILE.read_text()):
         for part, names in AVERAGES.items():

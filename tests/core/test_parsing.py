@@ -29,7 +29,7 @@ def block(content: str) -> str:
 # --- scope ---------------------------------------------------------------------------------
 
 
-def test_the_papers_example_is_read() -> None:
+def test_the_papers_example_is_read():
     text = (
         "<think>6 * 7 = 42</think>\n<answer>\\boxed{42}</answer>\n"
         "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.92\n</self_check>"
@@ -37,22 +37,22 @@ def test_the_papers_example_is_read() -> None:
     assert parse_self_check(text) == check(C, 0.92)
 
 
-def test_a_complete_block_hides_fields_outside_it() -> None:
+def test_a_complete_block_hides_fields_outside_it():
     text = "VERDICT: INCORRECT; CONFIDENCE: 0.1 " + block("VERDICT: CORRECT; CONFIDENCE: 0.9")
     assert parse_self_check(text + " VERDICT: UNSURE") == check(C, 0.9)
 
 
-def test_a_field_missing_from_the_block_is_not_taken_from_outside() -> None:
+def test_a_field_missing_from_the_block_is_not_taken_from_outside():
     text = block("VERDICT: CORRECT") + " CONFIDENCE: 0.99"
     assert parse_self_check(text) == check(C, 0.8)
 
 
-def test_the_first_complete_block_counts() -> None:
+def test_the_first_complete_block_counts():
     first, second = block("VERDICT: WRONG; CONFIDENCE: 0.3"), block("VERDICT: RIGHT")
     assert parse_self_check(first + second) == check(I, 0.3)
 
 
-def test_a_block_spans_lines_and_tags_match_in_any_capitalization() -> None:
+def test_a_block_spans_lines_and_tags_match_in_any_capitalization():
     text = "<SELF_Check>\nverdict:\n  Correct\nconfidence:\n0.7\n</Self_CHECK>"
     assert parse_self_check(text) == check(C, 0.7)
 
@@ -60,13 +60,13 @@ def test_a_block_spans_lines_and_tags_match_in_any_capitalization() -> None:
 @pytest.mark.parametrize(
     "text", ["{}", "<self_check>{}", "{}</self_check>", "</self_check>{}<self_check>"]
 )
-def test_without_a_complete_block_the_whole_text_is_scanned(text: str) -> None:
+def test_without_a_complete_block_the_whole_text_is_scanned(text):
     fields = "so VERDICT: CORRECT; CONFIDENCE: 0.95"
     assert parse_self_check(text.format(fields)) == check(C, 0.95)
 
 
 @pytest.mark.parametrize("text", ["", " \n", "42", "\x00", "<self_check></self_check>"])
-def test_nothing_to_read_is_unsure_at_one_half(text: str) -> None:
+def test_nothing_to_read_is_unsure_at_one_half(text):
     assert parse_self_check(text) == check(U, 0.5)
 
 
@@ -78,9 +78,7 @@ def test_nothing_to_read_is_unsure_at_one_half(text: str) -> None:
     [("CORRECT", C), ("INCORRECT", I), ("UNSURE", U), ("RIGHT", C), ("WRONG", I), ("wRoNg", I)],
 )
 @pytest.mark.parametrize("separator", [": ", ":", "=", " = ", " ", "\n", "\t", ":=: ", "\xa0"])
-def test_five_words_are_verdicts_after_any_run_of_separators(
-    word: str, verdict: Verdict, separator: str
-) -> None:
+def test_five_words_are_verdicts_after_any_run_of_separators(word, verdict, separator):
     assert parse_self_check(f"VERDICT{separator}{word}; CONFIDENCE: 0.6") == check(verdict, 0.6)
 
 
@@ -94,7 +92,7 @@ def test_five_words_are_verdicts_after_any_run_of_separators(
         *("\u0130NCORRECT", "UN\u017fURE"),  # a dotted capital I is no I, a long s is no s
     ],
 )
-def test_any_other_value_is_unsure_and_keeps_the_confidence(value: str) -> None:
+def test_any_other_value_is_unsure_and_keeps_the_confidence(value):
     text = block(f"VERDICT: {value}; CONFIDENCE: 0.9")
     assert parse_self_check(text) == check(U, 0.9)
     assert self_check_format_score(text) == 0.0
@@ -103,20 +101,20 @@ def test_any_other_value_is_unsure_and_keeps_the_confidence(value: str) -> None:
 @pytest.mark.parametrize(
     "value", ["CORRECT.", "CORRECT;", "CORRECT (checked)", "CORRECT, checked", "CORRECT!"]
 )
-def test_punctuation_and_prose_after_a_verdict_do_not_matter(value: str) -> None:
+def test_punctuation_and_prose_after_a_verdict_do_not_matter(value):
     assert parse_self_check(f"VERDICT: {value} CONFIDENCE: 0.9") == check(C, 0.9)
 
 
-def test_prose_on_the_line_after_a_verdict_is_no_alternative() -> None:
+def test_prose_on_the_line_after_a_verdict_is_no_alternative():
     assert parse_self_check("VERDICT: CORRECT\nRight, CONFIDENCE: 0.9") == check(C, 0.9)
 
 
-def test_the_first_verdict_field_decides_even_when_it_is_invalid() -> None:
+def test_the_first_verdict_field_decides_even_when_it_is_invalid():
     assert parse_self_check("VERDICT: maybe. VERDICT: CORRECT").verdict == U
     assert parse_self_check("VERDICT: WRONG. VERDICT: CORRECT").verdict == I
 
 
-def test_a_longer_name_is_not_the_verdict_field() -> None:
+def test_a_longer_name_is_not_the_verdict_field():
     assert parse_self_check("MYVERDICT: CORRECT VERDICT_2: CORRECT VERDICT: WRONG").verdict == I
 
 
@@ -134,9 +132,7 @@ def test_a_longer_name_is_not_the_verdict_field() -> None:
     ],
 )
 @pytest.mark.parametrize("separator", [": ", "=", " ", ":\n"])
-def test_decimal_and_percentage_forms_are_read_then_clipped(
-    separator: str, value: str, confidence: float
-) -> None:
+def test_decimal_and_percentage_forms_are_read_then_clipped(separator, value, confidence):
     text = block(f"VERDICT: CORRECT; CONFIDENCE{separator}{value}")
     assert parse_self_check(text).confidence == pytest.approx(confidence, abs=1e-12)
     assert self_check_format_score(text) == 1.0
@@ -152,7 +148,7 @@ def test_decimal_and_percentage_forms_are_read_then_clipped(
         *("\u0660.\u0669", "0.9\u0669"),  # Arabic-Indic digits
     ],
 )
-def test_a_malformed_confidence_takes_the_prior(value: str) -> None:
+def test_a_malformed_confidence_takes_the_prior(value):
     text = block(f"VERDICT: CORRECT; CONFIDENCE: {value}")
     assert parse_self_check(text) == check(C, 0.8)
     assert self_check_format_score(text) == 0.0
@@ -167,21 +163,21 @@ def test_a_malformed_confidence_takes_the_prior(value: str) -> None:
         ("CONFIDENCE: 0.99", check(U, 0.99)),
     ],
 )
-def test_missing_fields_are_resolved_independently(text: str, expected: SelfCheck) -> None:
+def test_missing_fields_are_resolved_independently(text, expected):
     assert parse_self_check(text) == expected
 
 
-def test_no_prior_reaches_the_default_threshold() -> None:
+def test_no_prior_reaches_the_default_threshold():
     assert CONFIDENCE_PRIOR == {C: 0.8, I: 0.2, U: 0.5}
     assert max(CONFIDENCE_PRIOR.values()) < 0.85
 
 
-def test_the_first_confidence_field_decides_even_when_it_is_malformed() -> None:
+def test_the_first_confidence_field_decides_even_when_it_is_malformed():
     assert parse_self_check("CONFIDENCE: high, CONFIDENCE: 0.9") == check(U, 0.5)
     assert parse_self_check("CONFIDENCE: 0.1, CONFIDENCE: 0.9") == check(U, 0.1)
 
 
-def test_a_negative_zero_is_zero() -> None:
+def test_a_negative_zero_is_zero():
     assert str(parse_self_check("CONFIDENCE: -0.0").confidence) == "0.0"
 
 
@@ -203,14 +199,14 @@ def test_a_negative_zero_is_zero() -> None:
         ("<self_chec\u212a>VERDICT: CORRECT; CONFIDENCE: 1</self_chec\u212a>", -1.0),
     ],
 )
-def test_the_format_score_pays_for_the_exact_serialization_only(text: str, score: float) -> None:
+def test_the_format_score_pays_for_the_exact_serialization_only(text, score):
     assert self_check_format_score(text) == score
 
 
 # --- spans ---------------------------------------------------------------------------------
 
 
-def test_spans_are_found_and_removed_in_order() -> None:
+def test_spans_are_found_and_removed_in_order():
     text = "a" + block("1") + "b" + block("2\n") + "c<self_check>d"
     assert first_span(text, OPEN_TAG, CLOSE_TAG) == "1"
     assert without_spans(text, OPEN_TAG, CLOSE_TAG) == "abc<self_check>d"
@@ -231,7 +227,7 @@ FRAGMENTS = st.lists(
 
 
 @given(FRAGMENTS)
-def test_any_text_yields_a_verdict_and_a_confidence_between_0_and_1(text: str) -> None:
+def test_any_text_yields_a_verdict_and_a_confidence_between_0_and_1(text):
     parsed = parse_self_check(text)
     assert parsed.verdict in Verdict
     assert 0.0 <= parsed.confidence <= 1.0
@@ -239,7 +235,7 @@ def test_any_text_yields_a_verdict_and_a_confidence_between_0_and_1(text: str) -
 
 
 @given(FRAGMENTS)
-def test_what_was_read_reads_the_same_when_written_out(text: str) -> None:
+def test_what_was_read_reads_the_same_when_written_out(text):
     parsed = parse_self_check(text)
     written = block(f"VERDICT: {parsed.verdict}; CONFIDENCE: {parsed.confidence:.30f}")
     again = parse_self_check(written)

@@ -1,9 +1,6 @@
 """What an evaluation prints, in 80 columns."""
 
 import json
-from pathlib import Path
-
-import pytest
 
 from svr_lightning.evaluation.printing import print_results
 
@@ -14,8 +11,8 @@ VALUES = {
 
 
 def test_names_are_shortened_in_a_narrow_terminal_and_numbers_are_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, capsys, monkeypatch
+):
     monkeypatch.setenv("COLUMNS", "80")
     average = {**VALUES, "datasets": ["a", "b"], "missing": [], "n_datasets": {}}
     results = {"datasets": {"olympiadbench_of_a_long_name": VALUES}, "macro": {"all": average}}

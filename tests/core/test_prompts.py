@@ -79,7 +79,7 @@ def refined(
 
 
 @each_task
-def test_the_first_turn_is_the_system_message_and_the_raw_question(name: str) -> None:
+def test_the_first_turn_is_the_system_message_and_the_raw_question(name):
     messages = first_turn_messages(get_task(name), problem(name))
     assert rendered(messages) == (GOLDENS / "prompts" / f"{name}-first.txt").read_text()
     assert messages[0]["content"] == get_task(name).system_prompt
@@ -88,7 +88,7 @@ def test_the_first_turn_is_the_system_message_and_the_raw_question(name: str) ->
 
 @each_task
 @pytest.mark.parametrize("branch", BRANCHES)
-def test_every_branch_reads_as_in_the_paper(name: str, branch: str) -> None:
+def test_every_branch_reads_as_in_the_paper(name, branch):
     messages = refined(name, DRAFTS[name], *BRANCHES[branch])
     assert rendered(messages) == (GOLDENS / "prompts" / f"{name}-{branch}.txt").read_text()
 
@@ -98,18 +98,14 @@ def test_every_branch_reads_as_in_the_paper(name: str, branch: str) -> None:
     [(0.0, "0.00"), (1e-9, "0.00"), (0.5, "0.50"), (0.846, "0.85"), (0.9949, "0.99"), (1, "1.00")],
 )
 @pytest.mark.parametrize("verdict", Verdict)
-def test_a_confidence_has_two_decimals_wherever_it_stands(
-    verdict: Verdict, confidence: float, shown: str
-) -> None:
+def test_a_confidence_has_two_decimals_wherever_it_stands(verdict, confidence, shown):
     text = refined("math", "d", 2, verdict, confidence)[1]["content"]
     assert f"last turn: {verdict.value} (conf {shown})\n" in text
     assert f"(self-confidence {shown})" in text
 
 
 @pytest.mark.parametrize(("name", "limit"), [("countdown", 512), ("gsm8k", 640), ("math", 900)])
-def test_a_draft_is_cut_at_the_tasks_limit_and_marked_only_if_it_was_longer(
-    name: str, limit: int
-) -> None:
+def test_a_draft_is_cut_at_the_tasks_limit_and_marked_only_if_it_was_longer(name, limit):
     assert get_task(name).style.draft_limit == limit
     whole, longer = "x" * limit, "x" * limit + "y"
     for draft, kept in [(whole, whole), (longer, whole + "[...truncated]")]:
@@ -118,17 +114,17 @@ def test_a_draft_is_cut_at_the_tasks_limit_and_marked_only_if_it_was_longer(
 
 
 @pytest.mark.parametrize("turn", [1, 0, -1])
-def test_the_first_turn_has_no_refinement(turn: int) -> None:
+def test_the_first_turn_has_no_refinement(turn):
     with pytest.raises(ValueError, match="turn 2 or later"):
         refined("math", "d", turn)
 
 
-def test_braces_and_percent_signs_of_the_policy_are_copied_as_they_are() -> None:
+def test_braces_and_percent_signs_of_the_policy_are_copied_as_they_are():
     text = "{draft} {0} %s \\boxed{} $x"
     assert refined("math", text, question=text)[1]["content"].count(text) == 2
 
 
-def test_the_state_a_prompt_is_built_from_holds_no_label() -> None:
+def test_the_state_a_prompt_is_built_from_holds_no_label():
     names = [field.name for field in fields(PolicyState)]
     assert names == ["draft", "verdict", "confidence", "truncated"]
 
@@ -136,20 +132,20 @@ def test_the_state_a_prompt_is_built_from_holds_no_label() -> None:
 @pytest.mark.parametrize(
     ("name", "completion"), [("countdown", 800), ("gsm8k", 1200), ("math", 2048)]
 )
-def test_generation_limits_are_the_papers(name: str, completion: int) -> None:
+def test_generation_limits_are_the_papers(name, completion):
     assert get_task(name).max_completion_tokens == completion
 
 
 # --- prompts without a self-check ---------------------------------------------------------------
 
 
-def test_a_right_draft_is_never_called_wrong() -> None:
+def test_a_right_draft_is_never_called_wrong():
     state = OracleState(draft="d", truncated=False, correct=True)
     with pytest.raises(ValueError, match="a draft that is right"):
         analysis(get_task("math").style, "q", state, 2)
 
 
-def test_drafts_are_shortened_as_svrs_are_and_hints_are_not() -> None:
+def test_drafts_are_shortened_as_svrs_are_and_hints_are_not():
     style = get_task("countdown").style
     long = "x" * 512 + "y"
     kept = "x" * 512 + "[...truncated]"
@@ -223,7 +219,7 @@ def golden(name: str) -> list[str]:
 
 
 @each_recipe
-def test_training_and_evaluation_ask_what_the_golden_of_their_recipe_says(name: str) -> None:
+def test_training_and_evaluation_ask_what_the_golden_of_their_recipe_says(name):
     recipe = RECIPES[name][0]
     file, training, evaluation = PROMPTS[name]
     expected, checked = golden(f"countdown-{file}"), file.startswith("svr")
@@ -235,7 +231,7 @@ def test_training_and_evaluation_ask_what_the_golden_of_their_recipe_says(name: 
 
 
 @pytest.mark.parametrize("name", ["mlmt_rl", "scrpo"])
-def test_prompts_follow_the_style_of_their_task(name: str) -> None:
+def test_prompts_follow_the_style_of_their_task(name):
     programs = RECIPES[name][0].programs(exam(["10", "42", "42"])[2])
     expected = golden(f"math-{name}")
     assert [asked_by(one, "math", checked=False) for one in programs] == [expected] * 8
@@ -258,7 +254,7 @@ def shown(recipe: Recipe, turns: int) -> list[tuple[int, set[int]]]:
     return found
 
 
-def test_a_tutor_sees_the_latest_answer_and_the_solver_that_answer_and_its_feedback() -> None:
+def test_a_tutor_sees_the_latest_answer_and_the_solver_that_answer_and_its_feedback():
     expected: list[tuple[int, set[int]]] = [(0, set())]
     for t in range(2, 10, 2):
         expected += [(0, {t - 1}), (t + 1, {t - 1, t})]

@@ -34,11 +34,11 @@ assert not heavy, heavy
 """
 
 
-def test_the_whole_surface_works_without_torch() -> None:
+def test_the_whole_surface_works_without_torch():
     subprocess.run([sys.executable, "-c", USE_EVERYTHING], check=True)
 
 
-def test_help_needs_no_heavy_import() -> None:
+def test_help_needs_no_heavy_import():
     code = (
         "import sys; from svr_lightning.__main__ import main; main(['--help']);"
         "sys.exit('lightning' in sys.modules or 'torch' in sys.modules)"
@@ -47,10 +47,10 @@ def test_help_needs_no_heavy_import() -> None:
     assert "fit" in done.stdout
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = svr.nothing
 
 
-def test_every_public_name_resolves() -> None:
+def test_every_public_name_resolves():
     assert all(getattr(svr, name) is not None for name in svr.__all__)

@@ -46,9 +46,7 @@ SAYS_NOTHING = check("UNSURE", 0.5)
     ],
 )
 @pytest.mark.parametrize("quoted", [SURE, FORM, "VERDICT: CORRECT; CONFIDENCE: 0.95"])
-def test_reasoning_decides_neither_the_answer_nor_the_self_check(
-    problem: Problem, answer: str, other: str, quoted: str
-) -> None:
+def test_reasoning_decides_neither_the_answer_nor_the_self_check(problem, answer, other, quoted):
     thought = f"<think>{quoted} <answer>{other}</answer></think>"
     final = f"<answer>{answer}</answer>\n{DOUBT}"
     assert read(thought + final, problem)[1:] == (True, SAYS_DOUBT, 1.0)
@@ -61,13 +59,13 @@ def test_reasoning_decides_neither_the_answer_nor_the_self_check(
     assert task.extract_answer(f"{thought} {DOUBT}") is None
 
 
-def test_a_number_that_only_the_reasoning_marks_is_no_answer() -> None:
+def test_a_number_that_only_the_reasoning_marks_is_no_answer():
     for marked in (r"\boxed{5}", "#### 5"):
         assert read(f"<think>{marked}</think> It is five. {SURE}")[0] is None
         assert read(f"It is five: {marked}. {SURE}")[0] == "5"
 
 
-def test_the_last_end_of_reasoning_counts() -> None:
+def test_the_last_end_of_reasoning_counts():
     assert final_part("a</think>b</think>c") == "c"
     assert read(f"</think>{SURE}</think><answer>#### 5</answer>{DOUBT}")[1:3] == (True, SAYS_DOUBT)
 
@@ -85,9 +83,7 @@ def test_the_last_end_of_reasoning_counts() -> None:
         ),
     ],
 )
-def test_of_several_answers_the_self_check_behind_the_one_taken_counts(
-    form: str, first: str, second: str
-) -> None:
+def test_of_several_answers_the_self_check_behind_the_one_taken_counts(form, first, second):
     text = form % 6 + first + form % 5 + second
     assert read(text)[:3] == ("5", True, SAYS_SURE)
     assert read(form % 5 + first + form % 5 + second)[:3] == ("5", True, SAYS_SURE)
@@ -95,14 +91,14 @@ def test_of_several_answers_the_self_check_behind_the_one_taken_counts(
     assert read(form % 6 + second + form % 5)[:3] == ("5", True, SAYS_NOTHING)
 
 
-def test_of_countdowns_answers_the_first_is_taken_with_its_self_check() -> None:
+def test_of_countdowns_answers_the_first_is_taken_with_its_self_check():
     text = f"<answer>3+5</answer>{DOUBT}<answer>3*5</answer>{SURE}"
     assert read(text, COUNTDOWN)[1:3] == (True, SAYS_DOUBT)
     text = f"<answer>3+5</answer>{DOUBT}<answer>3+5</answer>{SURE}"
     assert read(text, COUNTDOWN)[1:3] == (True, SAYS_DOUBT)
 
 
-def test_of_one_answer_the_first_complete_self_check_counts_wherever_it_stands() -> None:
+def test_of_one_answer_the_first_complete_self_check_counts_wherever_it_stands():
     answer = r"<answer>\boxed{5}</answer>"
     for text in (SURE + answer, answer + SURE + DOUBT, SURE + answer + DOUBT):
         assert read(text)[:3] == ("5", True, SAYS_SURE)

@@ -38,7 +38,7 @@ def credited(recipe: Recipe, write: Write) -> tuple[Group, list[Sample]]:
 # --- GRPO and GSPO ----------------------------------------------------------------------------
 
 
-def test_grpo_compares_every_completion_of_a_problem() -> None:
+def test_grpo_compares_every_completion_of_a_problem():
     recipe = GRPO(group_size=4, reward_kind="binary")
     _, samples = credited(recipe, scripts("R", "W", "W", "W"))
     # 1, 0, 0, 0: mean 0.25, squared deviations 0.5625 + 3 * 0.0625 = 0.75, over 3, root 0.5.
@@ -47,7 +47,7 @@ def test_grpo_compares_every_completion_of_a_problem() -> None:
     assert texts(samples) == [RIGHT, WRONG, WRONG, WRONG]
 
 
-def test_the_long_output_safeguard_is_a_term_of_each_turn_and_off_by_default() -> None:
+def test_the_long_output_safeguard_is_a_term_of_each_turn_and_off_by_default():
     rows = scripts("RW", "WR")
     plain = GRPOMT(group_size=2, horizon=2, reward_kind="binary")
     assert "long_output" not in play(plain, rows)[0][0].rewards[0][0].terms
@@ -60,7 +60,7 @@ def test_the_long_output_safeguard_is_a_term_of_each_turn_and_off_by_default() -
     assert group.returns == (-1.75, -0.75)  # beyond soft_max_length it goes on falling
 
 
-def test_optimising_some_completions_keeps_their_advantages_among_all() -> None:
+def test_optimising_some_completions_keeps_their_advantages_among_all():
     recipe = GRPO(group_size=8, optimised=3, reward_kind="binary")
     written = [(RIGHT if i < 2 else WRONG).replace("xx", str(i)) for i in range(8)]
     _, some = credited(recipe, lambda program, *_: written[program])
@@ -74,21 +74,21 @@ def test_optimising_some_completions_keeps_their_advantages_among_all() -> None:
 # --- several turns ----------------------------------------------------------------------------
 
 
-def test_grpo_mt_gives_all_turns_the_advantage_of_their_trajectory() -> None:
+def test_grpo_mt_gives_all_turns_the_advantage_of_their_trajectory():
     recipe = GRPOMT(group_size=2, reward_kind="binary")
     _, samples = credited(recipe, scripts("WWR", "RRW"))
     assert advantages(samples) == pytest.approx([PAIR] * 3 + [-PAIR] * 3)
     assert texts(samples) == [WRONG, WRONG, RIGHT, RIGHT, RIGHT, WRONG]
 
 
-def test_the_oracle_averages_the_solve_reward_and_trains_the_last_turn() -> None:
+def test_the_oracle_averages_the_solve_reward_and_trains_the_last_turn():
     group, samples = credited(Oracle(group_size=2, length_scale=100), scripts("WWR", "WWW"))
     # Wrong 0.4; wrong again 0.4 - 0.3; then right 0.8 + 0.3 + 0.4, or wrong again.
     assert group.returns == pytest.approx(((0.4 + 0.1 + 1.5) / 3, (0.4 + 0.1 + 0.1) / 3))
     assert texts(samples) == [RIGHT, WRONG]
 
 
-def test_igrpo_learns_from_refinements_alone() -> None:
+def test_igrpo_learns_from_refinements_alone():
     recipe = IGRPO(drafts=3, group_size=2, reward_kind="binary")
     written = [
         text.replace("xx", str(i)) for i, text in enumerate([WRONG, RIGHT, WRONG, WRONG, RIGHT])
@@ -105,7 +105,7 @@ def test_igrpo_learns_from_refinements_alone() -> None:
     assert same.degenerate
 
 
-def test_igrpo_draws_among_equally_good_drafts_by_the_runs_seed() -> None:
+def test_igrpo_draws_among_equally_good_drafts_by_the_runs_seed():
     drafts = [f"<think>{i}</think>\n<answer>8+4-2</answer>" for i in range(6)]
     recipe = IGRPO(drafts=6, group_size=2)
 
@@ -122,7 +122,7 @@ def test_igrpo_draws_among_equally_good_drafts_by_the_runs_seed() -> None:
 # --- Murphy -----------------------------------------------------------------------------------
 
 
-def test_murphys_chains_credit_failures_that_were_mended() -> None:
+def test_murphys_chains_credit_failures_that_were_mended():
     recipe = Murphy(group_size=3, reward_kind="binary")
     _, samples = credited(recipe, scripts("WRW", "WWW", "RWW"))
     # Turn 1: 1 (mended), 0, 1: mean 2/3, variance (2 * 1/9 + 4/9) / 2 = 1/3.
@@ -134,7 +134,7 @@ def test_murphys_chains_credit_failures_that_were_mended() -> None:
     assert recipe.samples_per_problem == 9
 
 
-def test_murphys_tree_expands_failures_and_compares_siblings() -> None:
+def test_murphys_tree_expands_failures_and_compares_siblings():
     recipe = Murphy(group_size=4, horizon=2, reward_kind="binary", shape="tree")
     # Roots R W W W; children are dealt to roots 1, 2, 3, 1 and say R W R W.
     group, samples = credited(recipe, scripts("RWWW" + "RWRW"))
@@ -146,13 +146,13 @@ def test_murphys_tree_expands_failures_and_compares_siblings() -> None:
     assert advantages(samples) == pytest.approx(expected)
 
 
-def test_a_tree_ends_where_nobody_failed() -> None:
+def test_a_tree_ends_where_nobody_failed():
     recipe = Murphy(group_size=2, shape="tree")
     ((group,), actors) = play(recipe, scripts("RW" + "RR"))
     assert (len(actors.prompts), group.degenerate) == (4, True)
 
 
-def test_a_trees_third_turn_goes_on_from_the_second() -> None:
+def test_a_trees_third_turn_goes_on_from_the_second():
     recipe = Murphy(group_size=3, horizon=3, shape="tree", reward_kind="binary")
     written = [
         (RIGHT if letter == "R" else WRONG).replace("xx", f"node {n}")
@@ -169,7 +169,7 @@ def test_a_trees_third_turn_goes_on_from_the_second() -> None:
         assert prompt.startswith(f"[T={group.trajectories[n].turns[0].index}]")
 
 
-def test_credit_flows_up_a_deeper_tree() -> None:
+def test_credit_flows_up_a_deeper_tree():
     #      0: 0          1: 0.2
     #    2: 0   3: 0.5
     #  4: 1
@@ -180,14 +180,14 @@ def test_credit_flows_up_a_deeper_tree() -> None:
 # --- MLMT-RL and ScRPO ------------------------------------------------------------------------
 
 
-def test_mlmt_rl_gives_solver_and_tutor_the_last_answers_reward() -> None:
+def test_mlmt_rl_gives_solver_and_tutor_the_last_answers_reward():
     recipe = MLMTRL(group_size=2, reward_kind="binary")
     ((group,), actors) = play(recipe, scripts("WWR", "RRW"))
     assert advantages(recipe.credit(group)) == pytest.approx([PAIR] * 3 + [-PAIR] * 3)
     assert actors.limits == [None, 512, None] * 2
 
 
-def test_mlmt_rl_compares_an_answer_with_the_answer_before_and_not_with_feedback() -> None:
+def test_mlmt_rl_compares_an_answer_with_the_answer_before_and_not_with_feedback():
     recipe = MLMTRL(group_size=3, reward_kind="solve")
     ((group,), _) = play(recipe, scripts("RWR", "RWW", "WWR"))
     # Kept right: 0.3. Made wrong: 0.3 (0 - 1) - 0.5. Made right: 0.3.
@@ -197,7 +197,7 @@ def test_mlmt_rl_compares_an_answer_with_the_answer_before_and_not_with_feedback
 ANALYSED = f"<analysis>sign</analysis>{RIGHT}"
 
 
-def test_scrpo_trains_first_answers_and_the_analysis_of_corrections_that_succeed() -> None:
+def test_scrpo_trains_first_answers_and_the_analysis_of_corrections_that_succeed():
     recipe = ScRPO(group_size=3, horizon=2, reward_kind="binary")
     written = [[RIGHT, RIGHT], [WRONG, ANALYSED], [WRONG, WRONG]]
     _, samples = credited(recipe, lambda i, n, _: written[i][n])
@@ -209,7 +209,7 @@ def test_scrpo_trains_first_answers_and_the_analysis_of_corrections_that_succeed
     assert texts(samples)[-1][slice(0, 25)] == "<analysis>sign</analysis>"
 
 
-def test_scrpo_judges_a_correction_by_the_answer_right_before_it() -> None:
+def test_scrpo_judges_a_correction_by_the_answer_right_before_it():
     def analysed(note: str) -> str:
         return f"<analysis>{note}</analysis>{RIGHT}"
 
@@ -232,13 +232,13 @@ def test_scrpo_judges_a_correction_by_the_answer_right_before_it() -> None:
     assert {sample.text_span for sample in samples[4:]} == {(0, len("<analysis>c2</analysis>"))}
 
 
-def test_scrpo_scores_the_form_of_what_is_left_without_the_analysis() -> None:
+def test_scrpo_scores_the_form_of_what_is_left_without_the_analysis():
     task = get_task("countdown")
     assert task.format_score(ANALYSED) < 1
     assert ScRPO().dialogue.formats(task, ANALYSED) == (1.0, 0.0)
 
 
-def test_scrpo_corrects_nothing_of_problems_that_are_always_or_never_solved() -> None:
+def test_scrpo_corrects_nothing_of_problems_that_are_always_or_never_solved():
     recipe = ScRPO(group_size=2, horizon=2)
     for rows in [("WR", "WW"), ("RW", "RR")]:
         assert advantages(credited(recipe, scripts(*rows))[1]) == [0.0, 0.0]
@@ -253,13 +253,13 @@ def test_scrpo_corrects_where_the_share_of_right_answers_varies_enough(
     assert len(credited(recipe, scripts("RR", "WR", "WW", "WW"))[1]) == optimised
 
 
-def test_the_analysis_ends_at_the_answer_where_its_tags_are_missing() -> None:
+def test_the_analysis_ends_at_the_answer_where_its_tags_are_missing():
     assert analysis_span("oops <answer>1</answer>") == (0, 5)
     assert analysis_span("<analysis>open <answer>1</answer>") == (0, 15)
     assert analysis_span("no tags at all") is None
 
 
-def test_a_span_of_characters_covers_whole_tokens() -> None:
+def test_a_span_of_characters_covers_whole_tokens():
     pieces = ["<think>", "ab", "cd", "", "ef"]
     size = [len("".join(pieces[: k + 1])) for k in range(5)]
     for span, tokens in [
@@ -274,7 +274,7 @@ def test_a_span_of_characters_covers_whole_tokens() -> None:
 # --- RLCR -------------------------------------------------------------------------------------
 
 
-def test_rlcr_averages_its_turns_and_trains_the_last() -> None:
+def test_rlcr_averages_its_turns_and_trains_the_last():
     recipe = RLCR(group_size=2, horizon=3, scale_rewards="none")
     sure, doubtful = (f"<self_check>CONFIDENCE: {c}</self_check>" for c in (0.9, 0.2))
     first = [WRONG + sure, WRONG + doubtful, RIGHT + sure]
@@ -298,7 +298,7 @@ def svr_plus(**options: Any) -> tuple[SVRPlus, Group, list[Sample]]:
     return recipe, *credited(recipe, lambda i, n, _: THREE_TURNS[i][n])
 
 
-def test_svr_plus_credits_each_section_of_each_turn() -> None:
+def test_svr_plus_credits_each_section_of_each_turn():
     _, group, samples = svr_plus(turns="all")
     earned = [[sections(reward) for reward in rewards] for rewards in group.rewards]
     assert earned[0] == [pytest.approx(e) for e in [(0.4, -0.225), (1.3, 1.12), (1.7, 0.72)]]
@@ -312,7 +312,7 @@ def test_svr_plus_credits_each_section_of_each_turn() -> None:
         assert parts == [(0, check), (check, len(text) + 1)]
 
 
-def test_svr_plus_credits_whole_turns_with_their_total_to_go() -> None:
+def test_svr_plus_credits_whole_turns_with_their_total_to_go():
     _, _, samples = svr_plus(turns="all", sections=False)
     # Totals 0.175, 2.42, 2.42 and 1.48, 0.875, 1.675.
     first = [(5.015 - 4.03) / 6, (2.42 - 1.275) / 2, (2.42 - 1.675) / 2]
@@ -320,7 +320,7 @@ def test_svr_plus_credits_whole_turns_with_their_total_to_go() -> None:
     assert {sample.text_span for sample in samples} == {None}
 
 
-def test_svr_plus_credits_the_drawn_turns_as_it_credits_all() -> None:
+def test_svr_plus_credits_the_drawn_turns_as_it_credits_all():
     _, group, samples = svr_plus(turns="all")
     of_turn = advantages(samples)
     recipe, _, _ = svr_plus(turns="drawn")
@@ -331,7 +331,7 @@ def test_svr_plus_credits_the_drawn_turns_as_it_credits_all() -> None:
         assert advantages(recipe.credit(placed)) == expected
 
 
-def test_svr_plus_can_optimise_as_few_sequences_as_svr() -> None:
+def test_svr_plus_can_optimise_as_few_sequences_as_svr():
     every, group, whole = svr_plus(turns="all")
     some, _, _ = svr_plus(turns="all", optimised=5)
     assert (every.samples_per_problem, some.samples_per_problem) == (12, 5)
@@ -346,7 +346,7 @@ def test_svr_plus_can_optimise_as_few_sequences_as_svr() -> None:
     assert svr_plus(optimised=99)[0].samples_per_problem == 4
 
 
-def test_svr_plus_holds_the_end_of_a_turn_to_account_for_a_missing_self_check() -> None:
+def test_svr_plus_holds_the_end_of_a_turn_to_account_for_a_missing_self_check():
     weights = RewardWeights(cal=0, over=0, detect=0, ready=0, fmt=1.0)
     options: Any = {"scale_rewards": "none", "turns": "all", "proper": False}
     recipe = SVRPlus(group_size=2, horizon=1, weights=weights, **options)
@@ -358,7 +358,7 @@ def test_svr_plus_holds_the_end_of_a_turn_to_account_for_a_missing_self_check() 
     assert [samples[k].advantage for k in (1, 3)] == [1.0, -1.0]
 
 
-def test_svr_plus_takes_a_turn_of_a_self_check_alone_as_one_sequence() -> None:
+def test_svr_plus_takes_a_turn_of_a_self_check_alone_as_one_sequence():
     recipe = SVRPlus(group_size=2, horizon=1, turns="all")
     _, samples = credited(recipe, lambda i, *_: ["<Self_Check>", RIGHT][i])
     assert samples[0].text_span == (0, len("<Self_Check>") + 1)

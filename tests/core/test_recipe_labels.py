@@ -39,7 +39,7 @@ def in_evaluation(recipe: Recipe, problems: list[Problem]) -> str:
 
 
 @each_recipe
-def test_no_prompt_knows_a_label_unless_its_recipe_says_so(name: str) -> None:
+def test_no_prompt_knows_a_label_unless_its_recipe_says_so(name):
     recipe = RECIPES[name][0]
     seen = {in_training(recipe, exam(order)) for order in ORDERS}
     assert (len(seen) == 1) == (name not in PRIVILEGED | CHOOSES_BY_LABEL)
@@ -47,14 +47,14 @@ def test_no_prompt_knows_a_label_unless_its_recipe_says_so(name: str) -> None:
 
 
 @each_recipe
-def test_no_prompt_of_an_evaluation_knows_a_label_unless_its_recipe_says_so(name: str) -> None:
+def test_no_prompt_of_an_evaluation_knows_a_label_unless_its_recipe_says_so(name):
     seen = {in_evaluation(RECIPES[name][0], exam(order)) for order in ORDERS}
     assert (len(seen) == 1) == (name not in PRIVILEGED)
 
 
 # A tree goes on from wrong answers alone, so that only one without a right answer keeps its shape.
 @pytest.mark.parametrize(("name", "answer"), [("igrpo", "42"), ("murphy_tree", "7")])
-def test_where_answers_are_alike_no_choice_by_label_shows(name: str, answer: str) -> None:
+def test_where_answers_are_alike_no_choice_by_label_shows(name, answer):
     def alike(*_: object) -> str:
         return f"<think>x</think>\n<answer>\\boxed{{{answer}}}</answer>"
 
@@ -74,7 +74,7 @@ def neutral_prompts(group: Group) -> list[list[Message]]:
 
 
 @pytest.mark.parametrize("name", sorted(CHOOSES_BY_LABEL))
-def test_a_draft_that_a_label_chose_is_followed_by_the_neutral_prompt(name: str) -> None:
+def test_a_draft_that_a_label_chose_is_followed_by_the_neutral_prompt(name):
     recipe = RECIPES[name][0]
     for order in ORDERS:
         groups, actors = play(recipe, mixed, exam(order))
@@ -85,7 +85,7 @@ def test_a_draft_that_a_label_chose_is_followed_by_the_neutral_prompt(name: str)
         assert all(prompt in allowed for prompt in later)
 
 
-def test_only_the_named_recipes_can_know_a_label_before_a_rollout_ends() -> None:
+def test_only_the_named_recipes_can_know_a_label_before_a_rollout_ends():
     folder = Path(recipes.__file__).parent
     found = set()
     for file in folder.glob("*.py"):

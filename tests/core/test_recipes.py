@@ -43,7 +43,7 @@ from tests.recipes import (
 
 
 @each_recipe
-def test_a_problem_takes_twenty_four_generations_and_the_stated_samples(name: str) -> None:
+def test_a_problem_takes_twenty_four_generations_and_the_stated_samples(name):
     recipe, samples, _ = RECIPES[name]
     ((group,), actors) = play(recipe, mixed)
     assert len(actors.prompts) == 24
@@ -54,7 +54,7 @@ def test_a_problem_takes_twenty_four_generations_and_the_stated_samples(name: st
 
 @each_recipe
 @pytest.mark.parametrize("text", [RIGHT, WRONG], ids=["right", "wrong"])
-def test_a_group_of_equals_teaches_nothing(name: str, text: str) -> None:
+def test_a_group_of_equals_teaches_nothing(name, text):
     recipe = RECIPES[name][0]
     ((group,), _) = play(recipe, lambda *_: text)
     assert group.degenerate
@@ -65,7 +65,7 @@ def test_a_group_of_equals_teaches_nothing(name: str, text: str) -> None:
 
 
 @each_recipe
-def test_each_policy_is_evaluated_for_its_own_number_of_turns(name: str) -> None:
+def test_each_policy_is_evaluated_for_its_own_number_of_turns(name):
     recipe, _, turns = RECIPES[name]
     rule = Confident()
     max_turns, kept = recipe.stop_policy(10, rule)
@@ -80,7 +80,7 @@ def test_each_policy_is_evaluated_for_its_own_number_of_turns(name: str) -> None
     assert [turn.index for turn in trajectory.turns] == seen == list(range(1, turns + 1))
 
 
-def test_a_policy_of_one_field_is_stopped_by_that_field() -> None:
+def test_a_policy_of_one_field_is_stopped_by_that_field():
     assert SVR(interface="verdict").stop_policy(10, Confident()) == (10, Confident(threshold=0.0))
     alone = Confident(needs_correct=False)
     assert SVR(interface="confidence").stop_policy(10, Confident()) == (10, alone)
@@ -89,7 +89,7 @@ def test_a_policy_of_one_field_is_stopped_by_that_field() -> None:
     assert len(answered(program, lambda *_: sure).turns) == 1
 
 
-def test_a_method_that_needs_labels_refuses_a_question_without_reference() -> None:
+def test_a_method_that_needs_labels_refuses_a_question_without_reference():
     question = replace(ten(), reference="")
     program = chain(Oracle().dialogue, question, 0, 10)
     with pytest.raises(ConfigError, match=r"method needs reference answers .* 'p' has none"):
@@ -109,14 +109,12 @@ def test_a_method_that_needs_labels_refuses_a_question_without_reference() -> No
         ("<self_check>VERDICT: CORRECT; CONFIDENCE: 0.3", 0.0, 0.0),
     ],
 )
-def test_the_form_of_a_self_check_is_that_of_its_interface(
-    text: str, verdict_only: float, confidence_only: float
-) -> None:
+def test_the_form_of_a_self_check_is_that_of_its_interface(text, verdict_only, confidence_only):
     assert self_check_format_score(text, "verdict") == verdict_only
     assert self_check_format_score(text, "confidence") == confidence_only
 
 
-def test_a_field_that_was_not_asked_for_is_not_read() -> None:
+def test_a_field_that_was_not_asked_for_is_not_read():
     text = "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.3</self_check>"
     assert parse_self_check(text, "verdict") == SelfCheck(verdict=Verdict.CORRECT, confidence=0.8)
     assert parse_self_check(text, "confidence") == SelfCheck(verdict=Verdict.UNSURE, confidence=0.3)
@@ -153,7 +151,7 @@ def two(name: str, **options: Any) -> tuple[Recipe, Any]:
 
 
 @pytest.mark.parametrize("name", TWO)
-def test_the_scale_of_advantages_is_an_option(name: str) -> None:
+def test_the_scale_of_advantages_is_an_option(name):
     for scale, expected in (("group", PAIR), ("none", 0.5)):
         recipe, group = two(name, scale_rewards=scale)
         found = sorted(a for a in advantages(recipe.credit(group)) if a)
@@ -181,9 +179,7 @@ def test_the_scale_of_advantages_is_an_option(name: str) -> None:
         (ScRPO, {"min_variance": float("nan")}, "min_variance=nan must lie in [0, 0.25]"),
     ],
 )
-def test_an_option_out_of_range_is_named(
-    recipe: type[Recipe], options: dict[str, Any], message: str
-) -> None:
+def test_an_option_out_of_range_is_named(recipe, options, message):
     with pytest.raises(ConfigError) as raised:
         recipe(**options).check()
     assert str(raised.value).startswith(f"model.recipe.init_args.{message}")
@@ -197,7 +193,7 @@ def paid_for_length(turns: Sequence[ScoredTurn]) -> list[Reward]:
 
 
 @pytest.mark.parametrize("name", TWO)
-def test_every_recipe_takes_a_reward_of_ones_own(name: str) -> None:
+def test_every_recipe_takes_a_reward_of_ones_own(name):
     recipe, group = two(name, custom_reward=paid_for_length)
     rewards = [reward for rewards in group.rewards for reward in rewards]
     assert {tuple(reward.terms) for reward in rewards} == {("correct", "long")}
@@ -216,7 +212,7 @@ class ShortThoughts(SVR):
         return [reward.plus(short=-len(turn.text) / 1000) for reward, turn in rewards]
 
 
-def test_a_term_is_added_to_svrs_reward_by_a_subclass_of_four_lines() -> None:
+def test_a_term_is_added_to_svrs_reward_by_a_subclass_of_four_lines():
     ((plain,), _) = play(SVR(group_size=2), lambda i, n, _: THREE_TURNS[i][n])
     ((group,), _) = play(ShortThoughts(group_size=2), lambda i, n, _: THREE_TURNS[i][n])
     for i, (ours, before) in enumerate(zip(group.rewards, plain.rewards, strict=True)):
@@ -228,7 +224,7 @@ def test_a_term_is_added_to_svrs_reward_by_a_subclass_of_four_lines() -> None:
     assert group.returns == pytest.approx([sum(r.total for r in one) / 3 for one in group.rewards])
 
 
-def test_a_reward_of_ones_own_may_be_a_number_made_of_text_and_problem() -> None:
+def test_a_reward_of_ones_own_may_be_a_number_made_of_text_and_problem():
     def echoes(turns: Sequence[ScoredTurn]) -> list[float]:
         return [turn.text.count(str(turn.problem and turn.problem.reference)) for turn in turns]
 
@@ -253,7 +249,7 @@ def test_a_reward_of_ones_own_may_be_a_number_made_of_text_and_problem() -> None
         (["1"] * 3, "returned '1' for turn 1; return a finite"),
     ],
 )
-def test_a_reward_that_is_none_is_refused_in_one_line(returned: Any, message: str) -> None:
+def test_a_reward_that_is_none_is_refused_in_one_line(returned, message):
     with pytest.raises(ConfigError, match=f"custom_reward .*{message}") as caught:
         play(GRPOMT(group_size=2, custom_reward=lambda _: returned), scripts("RRR", "RRR"))
     assert "\n" not in str(caught.value)
@@ -262,7 +258,7 @@ def test_a_reward_that_is_none_is_refused_in_one_line(returned: Any, message: st
 # --- methods without a self-check -------------------------------------------------------------
 
 
-def test_a_method_without_a_self_check_has_none_and_logs_none() -> None:
+def test_a_method_without_a_self_check_has_none_and_logs_none():
     ((group,), _) = play(GRPOMT(group_size=2), lambda i, n, _: THREE_TURNS[i][n])
     assert {turn.check for t in group.trajectories for turn in t.turns} == {None}
     turns = [turn for turns in group.scored for turn in turns]

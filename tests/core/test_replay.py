@@ -27,7 +27,7 @@ def _returned(threshold: float, max_turns: int = 3) -> list[tuple[int, bool]]:
     return list(zip(outcome.returned.tolist(), outcome.stopped_early.tolist(), strict=True))
 
 
-def test_replaying_the_threshold_gives_what_adaptive_inference_records() -> None:
+def test_replaying_the_threshold_gives_what_adaptive_inference_records():
     recorded = [(row["returned_turn"], row["stopped_early"]) for row in adaptive()]
     assert _returned(0.85) == recorded
     table = _table(uncensored())
@@ -36,30 +36,30 @@ def test_replaying_the_threshold_gives_what_adaptive_inference_records() -> None
     assert same(values, EXPECTED)
 
 
-def test_a_lower_threshold_stops_where_its_gate_first_opens() -> None:
+def test_a_lower_threshold_stops_where_its_gate_first_opens():
     # At .80 e and f open at turn 1 (C .80 each); c1 is truncated; d says C at turn 3 only.
     assert _returned(0.80) == [(1, True), (1, True), (2, True), (3, False), (1, True), (1, True)]
 
 
-def test_a_higher_threshold_stops_later_and_one_above_certainty_never() -> None:
+def test_a_higher_threshold_stops_later_and_one_above_certainty_never():
     # At .96: a says C at .95 and .90 only; b C .99 at turn 2; c1 is truncated; d C .99 at T_max.
     assert _returned(0.96) == [(3, False), (2, True), *[(3, False)] * 4]
     assert _returned(1.01) == [(3, False)] * 6
 
 
-def test_a_gate_that_opens_at_the_last_allowed_turn_is_no_early_stop() -> None:
+def test_a_gate_that_opens_at_the_last_allowed_turn_is_no_early_stop():
     # With T_max = 2 c still returns turn 2, now as the last; d, e and f run out of turns.
     assert _returned(0.85, 2) == [(1, True), (1, True), *[(2, False)] * 4]
     assert _returned(0.85, 1) == [(1, False)] * 6
 
 
-def test_a_fixed_budget_returns_its_own_turn() -> None:
+def test_a_fixed_budget_returns_its_own_turn():
     outcome = replay(_table(uncensored()), None, 2)
     assert outcome.returned.tolist() == outcome.observed.tolist() == [2] * 6
     assert not outcome.stopped_early.any()
 
 
-def test_the_curve_over_budgets_is_worked_out_by_hand() -> None:
+def test_the_curve_over_budgets_is_worked_out_by_hand():
     table = _table(uncensored())
     curve = [_measured(table, None, budget) for budget in (1, 2, 3)]
     # Turn 1 is right for a, e; turn 2 for b, c, f; turn 3 for b, d.
@@ -72,7 +72,7 @@ def test_the_curve_over_budgets_is_worked_out_by_hand() -> None:
     assert curve[0]["verdict_accuracy"] == 3 / 6  # a, e say C and are right; d says I of a wrong
 
 
-def test_turns_that_were_never_recorded_are_not_made_up() -> None:
+def test_turns_that_were_never_recorded_are_not_made_up():
     censored = _table(adaptive()[:1])
     assert replay(censored, Confident(threshold=0.5), 10).returned.tolist() == [1]
     with pytest.raises(ValueError, match="'a' of 'toy': no turn stopped and only 1 of 10"):
@@ -83,7 +83,7 @@ def test_turns_that_were_never_recorded_are_not_made_up() -> None:
         replay(censored, Confident(), 0)
 
 
-def test_curves_hold_every_budget_and_threshold() -> None:
+def test_curves_hold_every_budget_and_threshold():
     found = curves(turn_tables(uncensored()), Confident(), 3)
     assert [row["budget"] for row in found["fixed"]] == [1, 2, 3]
     points = [(row["max_turns"], row["threshold"]) for row in found["thresholds"]]
@@ -95,7 +95,7 @@ def test_curves_hold_every_budget_and_threshold() -> None:
     assert curves(turn_tables(uncensored()), NATS, 3)["thresholds"] == []
 
 
-def test_curves_change_the_threshold_of_the_runs_own_rule() -> None:
+def test_curves_change_the_threshold_of_the_runs_own_rule():
     """RLCR's self-check is a confidence alone: its verdicts read UNSURE."""
     rows = [record(str(k), *[(True, "U", 0.9, 100)] * 3) for k in range(4)]
     found = curves(turn_tables(rows), Confident(threshold=0.8, needs_correct=False), 3)
@@ -104,7 +104,7 @@ def test_curves_change_the_threshold_of_the_runs_own_rule() -> None:
         assert (values["esr"], values["avg_total_tokens"]) == (1.0, 200.0)
 
 
-def test_transitions_count_what_a_turn_fixed_and_what_it_broke() -> None:
+def test_transitions_count_what_a_turn_fixed_and_what_it_broke():
     (table,) = turn_tables([*uncensored(), failed("g")]).values()
     # Turn 1 to 2: a breaks, b, c, f are fixed, d stays wrong, e breaks.
     # Turn 2 to 3: b stays right, c and f break, d is fixed, a and e stay wrong.

@@ -60,7 +60,7 @@ def _recompute(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_data_set_holds_the_metrics_that_validation_logs() -> None:
+def test_a_data_set_holds_the_metrics_that_validation_logs():
     values = summarize(adaptive())["datasets"]["toy"]
     low, high = values.pop("accuracy_ci95")
     assert same(values, EXPECTED)
@@ -68,7 +68,7 @@ def test_a_data_set_holds_the_metrics_that_validation_logs() -> None:
     assert (round(low, 4), round(high, 4)) == (0.1876, 0.8124)
 
 
-def test_the_macro_average_leaves_out_what_is_undefined_and_says_over_how_many_it_ran() -> None:
+def test_the_macro_average_leaves_out_what_is_undefined_and_says_over_how_many_it_ran():
     results = summarize(_mixed())
     everything, math_only = results["macro"]["all"], results["macro"]["math"]
     # Accuracies: gsm8k 1/2, math500 1/2, aime26 0, amc23 0 (its problem could not be run).
@@ -87,7 +87,7 @@ def test_the_macro_average_leaves_out_what_is_undefined_and_says_over_how_many_i
     assert results["datasets"]["amc23"]["brier"] is None
 
 
-def test_the_math_average_names_what_is_missing_and_is_null_without_any() -> None:
+def test_the_math_average_names_what_is_missing_and_is_null_without_any():
     math_only = summarize(_mixed())["macro"]["math"]
     assert math_only["datasets"] == ["math500", "aime26", "amc23"]
     assert math_only["missing"] == ["olympiadbench", "minerva_math"]
@@ -98,7 +98,7 @@ def test_the_math_average_names_what_is_missing_and_is_null_without_any() -> Non
     assert summarize([])["datasets"] == {}
 
 
-def test_files_hold_one_line_per_problem_and_read_back_equal(tmp_path: Path) -> None:
+def test_files_hold_one_line_per_problem_and_read_back_equal(tmp_path):
     rows = [*_mixed(), adaptive("gsm8k")[0], adaptive("gsm8k")[4]]
     written = write_results(tmp_path / "eval" / "after", rows, {"seed": 1}, {"torch": "2"})
     folder = tmp_path / "eval" / "after"
@@ -109,7 +109,7 @@ def test_files_hold_one_line_per_problem_and_read_back_equal(tmp_path: Path) -> 
     assert sorted(path.name for path in folder.iterdir()) == ["results.json", "samples.jsonl"]
 
 
-def test_model_text_of_any_kind_stays_on_its_line_and_reads_back(tmp_path: Path) -> None:
+def test_model_text_of_any_kind_stays_on_its_line_and_reads_back(tmp_path):
     hostile = '\ud800 lone \udfff \0 \x1b[31m \r\n \u2028 \x85 </script> "\\ \U0001f600 NaN'
     row = {**adaptive()[0], "question": hostile, "id": hostile}
     row["turns"][0].update(text=hostile, answer=hostile)
@@ -121,7 +121,7 @@ def test_model_text_of_any_kind_stays_on_its_line_and_reads_back(tmp_path: Path)
     assert read_samples(tmp_path / "samples.jsonl") == records_of([row])
 
 
-def test_results_are_valid_json_whatever_the_configuration_holds(tmp_path: Path) -> None:
+def test_results_are_valid_json_whatever_the_configuration_holds(tmp_path):
     config = {"limit": math.inf, "nested": [{"x": math.nan, 3: (1, 2)}], "path": Path("runs")}
     write_results(tmp_path, [failed("a")], config, {"absent": None})
     text = (tmp_path / "results.json").read_text()
@@ -131,9 +131,7 @@ def test_results_are_valid_json_whatever_the_configuration_holds(tmp_path: Path)
     assert stored["datasets"]["toy"]["auroc"] is None
 
 
-def test_a_full_disk_leaves_the_files_that_were_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_the_files_that_were_there(tmp_path, monkeypatch):
     write_results(tmp_path, adaptive(), {}, {})
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
@@ -146,7 +144,7 @@ def test_a_full_disk_leaves_the_files_that_were_there(
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_samples_that_cannot_be_summarized_are_kept_without_stale_results(tmp_path: Path) -> None:
+def test_samples_that_cannot_be_summarized_are_kept_without_stale_results(tmp_path):
     write_results(tmp_path, adaptive(), {}, {})
     unlabelled = record("mine", (None, "C", 0.9, 10))
     with pytest.raises(ValueError, match="'mine' of 'toy' has no label at turn 1"):
@@ -183,7 +181,7 @@ def _turn(**changes: Any) -> str:
         (json.dumps(adaptive()[0]), "repeats toy/a of samples.jsonl:1"),
     ],
 )
-def test_a_line_that_is_no_sample_record_is_named(tmp_path: Path, line: str, message: str) -> None:
+def test_a_line_that_is_no_sample_record_is_named(tmp_path, line, message):
     path = tmp_path / "samples.jsonl"
     path.write_text(f"{json.dumps(adaptive()[0])}\n\n{line}\n")
     with pytest.raises(ConfigError) as caught:
@@ -194,7 +192,7 @@ def test_a_line_that_is_no_sample_record_is_named(tmp_path: Path, line: str, mes
     assert "\n" not in text
 
 
-def test_a_samples_file_from_elsewhere_is_read_or_named(tmp_path: Path) -> None:
+def test_a_samples_file_from_elsewhere_is_read_or_named(tmp_path):
     path = tmp_path / "samples.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(adaptive()[0]).encode() + b"\r\n")
     assert read_samples(path) == records_of(adaptive()[:1])
@@ -206,9 +204,7 @@ def test_a_samples_file_from_elsewhere_is_read_or_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [None, 1, 3, "2"])
-def test_a_record_of_another_version_is_refused_with_what_to_do(
-    tmp_path: Path, version: Any
-) -> None:
+def test_a_record_of_another_version_is_refused_with_what_to_do(tmp_path, version):
     row = {name: value for name, value in adaptive()[0].items() if name != "schema_version"}
     path = tmp_path / "samples.jsonl"
     path.write_text(json.dumps(row if version is None else {**row, "schema_version": version}))
@@ -216,7 +212,7 @@ def test_a_record_of_another_version_is_refused_with_what_to_do(
         read_samples(path)
 
 
-def test_a_method_without_self_checks_has_no_verdict_metrics(tmp_path: Path) -> None:
+def test_a_method_without_self_checks_has_no_verdict_metrics(tmp_path):
     rows = [record("x", (True, None, None, 10)), record("y", (False, None, None, 30))]
     found = write_results(tmp_path, rows, {}, package_versions())
     values = found["datasets"]["toy"]
@@ -232,7 +228,7 @@ def test_a_method_without_self_checks_has_no_verdict_metrics(tmp_path: Path) -> 
     assert both["brier"] == pytest.approx(0.01)
 
 
-def test_variants_of_one_problem_are_worth_one_in_the_interval(tmp_path: Path) -> None:
+def test_variants_of_one_problem_are_worth_one_in_the_interval(tmp_path):
     alone = [record(str(k), (k < 12, "C", 0.9, 1)) for k in range(20)]
     twins = [{**row, "id": f"{row['id']}-{k}", "cluster": row["id"]} for row in alone for k in "ab"]
     one, two = (summarize(rows)["datasets"]["toy"] for rows in (alone, twins))
@@ -248,7 +244,7 @@ def test_variants_of_one_problem_are_worth_one_in_the_interval(tmp_path: Path) -
     assert summarize(mixed)["datasets"]["toy"]["accuracy_ci95"] == wilson_interval(0.5, 40)
 
 
-def test_a_separate_script_recomputes_every_number(tmp_path: Path) -> None:
+def test_a_separate_script_recomputes_every_number(tmp_path):
     rng = random.Random(3)
     random_rows = [
         record(
@@ -283,7 +279,7 @@ def test_a_separate_script_recomputes_every_number(tmp_path: Path) -> None:
     ]
 
 
-def test_turns_behind_the_returned_one_count_where_they_were_observed(tmp_path: Path) -> None:
+def test_turns_behind_the_returned_one_count_where_they_were_observed(tmp_path):
     seen = record("s", (True, "C", 0.8, 10), (False, "I", 0.3, 20), (False, "U", 0.5, 40))
     seen |= {"returned_turn": 1, "observed_turns": 3}
     kept = record("k", (False, "C", 0.9, 10), (True, "C", 0.9, 20))
@@ -295,7 +291,7 @@ def test_turns_behind_the_returned_one_count_where_they_were_observed(tmp_path: 
     assert _recompute(tmp_path).returncode == 0
 
 
-def test_an_evaluation_is_its_folder(tmp_path: Path) -> None:
+def test_an_evaluation_is_its_folder(tmp_path):
     file = tmp_path / "eval" / "test" / "samples.jsonl"
     with pytest.raises(ConfigError, match=r"no evaluation; give a folder with a samples\.jsonl"):
         samples_file(tmp_path)

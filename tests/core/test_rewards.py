@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from svr_lightning.core.rewards import (
-    BaselineReward,
     Reward,
     RewardWeights,
     TurnReward,
@@ -41,7 +40,7 @@ def only(turn: ScoredTurn, length_scale: int = 1024) -> TurnReward:
     return reward
 
 
-def test_the_coefficients_are_the_papers() -> None:
+def test_the_coefficients_are_the_papers():
     assert asdict(RewardWeights()) == {
         "abs": 1.0,
         "delta": 0.3,
@@ -72,7 +71,7 @@ def test_the_coefficients_are_the_papers() -> None:
         (1536, 1536, 0.5),
     ],
 )
-def test_a_shorter_correct_answer_earns_more(tokens: int, scale: int, expected: float) -> None:
+def test_a_shorter_correct_answer_earns_more(tokens, scale, expected):
     assert only(replace(RIGHT, completion_tokens=tokens), scale).abs == pytest.approx(expected)
 
 
@@ -85,16 +84,14 @@ def test_a_shorter_correct_answer_earns_more(tokens: int, scale: int, expected: 
         (WRONG, RIGHT, 0.3),  # 0.3 * 1 + 0
     ],
 )
-def test_progress_covers_the_four_transitions(
-    before: ScoredTurn, now: ScoredTurn, expected: float
-) -> None:
+def test_progress_covers_the_four_transitions(before, now, expected):
     first, second = turn_rewards([before, now])
     assert first.prog == 0.0
     assert second.prog == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("turn", "solve"), [(RIGHT, 0.75), (WRONG, 0.0)])
-def test_truncation_costs_a_half_whatever_the_answer(turn: ScoredTurn, solve: float) -> None:
+def test_truncation_costs_a_half_whatever_the_answer(turn, solve):
     assert only(turn).solve == pytest.approx(solve)
     assert only(replace(turn, truncated=True)).solve == pytest.approx(solve - 0.5)
 
@@ -116,15 +113,7 @@ def test_truncation_costs_a_half_whatever_the_answer(turn: ScoredTurn, solve: fl
         (RIGHT, U, 0.5, 0.375, 0.0, 0.0, 0.0),
     ],
 )
-def test_verification_terms(
-    turn: ScoredTurn,
-    verdict: Verdict,
-    confidence: float,
-    cal: float,
-    over: float,
-    detect: float,
-    ready: float,
-) -> None:
+def test_verification_terms(turn, verdict, confidence, cal, over, detect, ready):
     reward = only(replace(turn, verdict=verdict, confidence=confidence))
     assert reward.cal == pytest.approx(cal)
     assert reward.over == pytest.approx(over)
@@ -135,7 +124,7 @@ def test_verification_terms(
 
 @pytest.mark.parametrize("turn", [RIGHT, WRONG])
 @pytest.mark.parametrize("verdict", Verdict)
-def test_a_truncated_turn_has_no_verification_reward(turn: ScoredTurn, verdict: Verdict) -> None:
+def test_a_truncated_turn_has_no_verification_reward(turn, verdict):
     cut = replace(turn, truncated=True, verdict=verdict, confidence=0.9)
     assert only(cut).verify == turn_rewards([cut], proper=True)[0].verify == 0.0
 
@@ -156,8 +145,8 @@ def test_a_truncated_turn_has_no_verification_reward(turn: ScoredTurn, verdict: 
     ],
 )
 def test_format_scores_are_added_and_survive_truncation(
-    task_format: float, self_check_format: float, expected: float, truncated: bool
-) -> None:
+    task_format, self_check_format, expected, truncated
+):
     turn = replace(
         WRONG, task_format=task_format, self_check_format=self_check_format, truncated=truncated
     )
@@ -183,7 +172,7 @@ TRAJECTORY = [
 ]
 
 
-def test_the_return_is_the_mean_of_the_turns() -> None:
+def test_the_return_is_the_mean_of_the_turns():
     totals = [reward.total for reward in turn_rewards(TRAJECTORY)]
     assert totals == pytest.approx([0.175, -0.1, 2.775])
     assert trajectory_return(TRAJECTORY) == pytest.approx(0.95)  # 2.85 / 3
@@ -202,7 +191,7 @@ def test_the_return_is_the_mean_of_the_turns() -> None:
         ("fmt", {"task_format", "self_check_format"}),
     ],
 )
-def test_a_coefficient_of_0_changes_its_own_term_alone(name: str, fields: set[str]) -> None:
+def test_a_coefficient_of_0_changes_its_own_term_alone(name, fields):
     changed = set()
     ablated = turn_rewards(TRAJECTORY, replace(RewardWeights(), **{name: 0.0}))
     for full, without in zip(turn_rewards(TRAJECTORY), ablated, strict=True):
@@ -227,7 +216,7 @@ def test_a_coefficient_of_0_changes_its_own_term_alone(name: str, fields: set[st
         max_size=5,
     )
 )
-def test_every_breakdown_adds_up_to_the_return(turns: list[ScoredTurn]) -> None:
+def test_every_breakdown_adds_up_to_the_return(turns):
     rewards = turn_rewards(turns)
     for reward in rewards:
         assert reward.total == pytest.approx(sum(reward.terms.values()))
@@ -238,18 +227,18 @@ def test_every_breakdown_adds_up_to_the_return(turns: list[ScoredTurn]) -> None:
     assert trajectory_return(turns) == pytest.approx(mean)
 
 
-def test_a_trajectory_without_turns_is_refused() -> None:
+def test_a_trajectory_without_turns_is_refused():
     with pytest.raises(ValueError, match="without turns"):
         trajectory_return([])
 
 
 @pytest.mark.parametrize("scale", [0, -1])
-def test_a_length_scale_must_be_positive(scale: int) -> None:
+def test_a_length_scale_must_be_positive(scale):
     with pytest.raises(ValueError, match="positive"):
         turn_rewards([RIGHT], length_scale=scale)
 
 
-def test_the_sections_of_a_reward_are_the_solutions_terms_and_the_self_checks() -> None:
+def test_the_sections_of_a_reward_are_the_solutions_terms_and_the_self_checks():
     names = ("abs", "prog", "trunc", "cal", "over", "detect", "ready", "task_format")
     terms = {name: 2.0**place for place, name in enumerate((*names, "self_check_format"))}
     reward = TurnReward(**terms)
@@ -273,15 +262,13 @@ CUT_SHORT = ScoredTurn(correct=True, truncated=True, completion_tokens=256, task
         ("solve", {"abs": 0.875, "prog": 0.0, "trunc": -0.5, "task_format": 0.4}),
     ],
 )
-def test_a_baselines_terms_of_a_right_answer_in_a_truncated_completion(
-    kind: BaselineReward, terms: dict[str, float]
-) -> None:
+def test_a_baselines_terms_of_a_right_answer_in_a_truncated_completion(kind, terms):
     (reward,) = baseline_rewards([CUT_SHORT], kind)
     assert dict(reward.terms) == pytest.approx(terms)
     assert reward.total == pytest.approx(sum(terms.values()))
 
 
-def test_rewards_of_self_checks_need_one() -> None:
+def test_rewards_of_self_checks_need_one():
     with pytest.raises(ValueError, match="needs a self-check at every turn"):
         turn_rewards([CUT_SHORT])
     with pytest.raises(ValueError, match="needs a confidence at every turn"):
@@ -301,8 +288,8 @@ def test_rewards_of_self_checks_need_one() -> None:
     ],
 )
 def test_the_proper_reward_pays_for_verdicts_and_not_for_their_confidence(
-    turn: ScoredTurn, verdict: Verdict, over: float, ready: float, confidence: float
-) -> None:
+    turn, verdict, over, ready, confidence
+):
     said = replace(turn, verdict=verdict, confidence=confidence)
     (reward,) = turn_rewards([said], proper=True)
     assert (reward.over, reward.ready) == (over, ready)
@@ -324,9 +311,7 @@ STATED = replace(ZERO_FORMAT, confidence=0.9, task_format=1.0, self_check_format
         (replace(STATED, confidence=0.5, self_check_format=-1.0), 0.0, 0.0),
     ],
 )
-def test_rlcr_pays_for_correctness_confidence_and_form(
-    turn: ScoredTurn, brier: float, log: float
-) -> None:
+def test_rlcr_pays_for_correctness_confidence_and_form(turn, brier, log):
     rules: Any = {"brier": brier, "log": log}
     for rule, score in rules.items():
         (reward,) = RLCR(score=rule).reward([turn])
@@ -346,9 +331,7 @@ PROPER = partial(turn_rewards, proper=True)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.7, 0.8, 0.95])
-def test_the_best_confidence_is_the_probability_under_proper_rewards_and_not_the_papers(
-    p: float,
-) -> None:
+def test_the_best_confidence_is_the_probability_under_proper_rewards_and_not_the_papers(p):
     def best(rewards: Any, verdict: Verdict) -> float:
         grid = [step / 1000 for step in range(1001)]
         return max(grid, key=lambda c: expected_reward(rewards, p, verdict, c))
@@ -363,13 +346,13 @@ def test_the_best_confidence_is_the_probability_under_proper_rewards_and_not_the
 
 
 @pytest.mark.parametrize("rule", ["brier", "log"])
-def test_a_score_of_a_confidence_lies_between_0_and_1(rule: Any) -> None:
+def test_a_score_of_a_confidence_lies_between_0_and_1(rule):
     for y in (True, False):
         scores = [confidence_score(step / 100, y, rule) for step in range(101)]
         assert (min(scores) >= 0.0, max(scores)) == (True, 1.0)
 
 
-def test_the_proper_reward_pays_for_correct_above_ten_thirteenths() -> None:
+def test_the_proper_reward_pays_for_correct_above_ten_thirteenths():
     # (lambda_over + lambda_detect) / (lambda_over + lambda_detect + lambda_ready) = 1 / 1.3 = .769
     for p, better in [(0.76, I), (0.78, C)]:
         assert max(Verdict, key=lambda v, p=p: expected_reward(PROPER, p, v, p)) == better

@@ -18,9 +18,7 @@ PAPER = [
 
 
 @pytest.mark.parametrize(("total", "warmup", "decay"), [*PAPER, (120, 6, 24), (20, 1, 4)])
-def test_every_step_equals_the_schedule_of_transformers(
-    total: int, warmup: int, decay: int
-) -> None:
+def test_every_step_equals_the_schedule_of_transformers(total, warmup, decay):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     theirs = get_wsd_schedule(
         optimizer,
@@ -42,9 +40,7 @@ def test_every_step_equals_the_schedule_of_transformers(
     decay=st.sampled_from([0.0, 0.2, 0.5, 1.0]),
     floor=st.sampled_from([0.0, 0.05, 1.0]),
 )
-def test_any_shares_climb_rest_and_fall_between_the_floor_and_one(
-    total: int, warmup: float, decay: float, floor: float
-) -> None:
+def test_any_shares_climb_rest_and_fall_between_the_floor_and_one(total, warmup, decay, floor):
     decay = min(decay, 1.0 - warmup)
     factors = [
         warmup_stable_decay(step, total, warmup_fraction=warmup, decay_fraction=decay, floor=floor)

@@ -15,7 +15,7 @@ def seed(**changes: object) -> int:
     return derive_seed(arguments.pop("run_seed"), **arguments)  # type: ignore[arg-type]
 
 
-def test_a_seed_is_the_same_for_ever() -> None:
+def test_a_seed_is_the_same_for_ever():
     assert seed() == KNOWN
 
 
@@ -27,5 +27,5 @@ def test_a_seed_is_the_same_for_ever() -> None:
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_every_argument_changes_the_seed(change: dict[str, object]) -> None:
+def test_every_argument_changes_the_seed(change):
     assert seed(**change) != seed()

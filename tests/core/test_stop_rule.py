@@ -53,7 +53,7 @@ def end_of(rule: StopRule | None, turns: Sequence[StopSignals], max_turns: int) 
 # --- the paper's rule and its kin ---------------------------------------------------------------
 
 
-def test_the_default_is_the_papers_rule() -> None:
+def test_the_default_is_the_papers_rule():
     assert EvaluationConfig().rule == Confident()
     assert DEFAULT_THRESHOLD == 0.85
 
@@ -70,8 +70,8 @@ def test_the_default_is_the_papers_rule() -> None:
     ],
 )
 def test_a_complete_turn_with_a_correct_verdict_stops_from_the_threshold_on(
-    verdict: str, confidence: float, truncated: bool, threshold: float, stops: bool
-) -> None:
+    verdict, confidence, truncated, threshold, stops
+):
     assert should_stop(VERDICTS[verdict], confidence, truncated, threshold) is stops
     plain = VERDICTS[verdict].value  # a verdict may be a plain string
     assert should_stop(plain, confidence, truncated, threshold) is stops  # type: ignore[arg-type]
@@ -85,9 +85,7 @@ def test_a_complete_turn_with_a_correct_verdict_stops_from_the_threshold_on(
         (Confident(needs_correct=False), [True, False, True, True]),
     ],
 )
-def test_a_stop_needs_the_verdict_the_confidence_or_both(
-    rule: Confident, open_at: list[bool]
-) -> None:
+def test_a_stop_needs_the_verdict_the_confidence_or_both(rule, open_at):
     turns = [turn_of("C", 0.9), turn_of("C", 0.5), turn_of("U", 0.9), turn_of("I", 0.9)]
     assert [rule.stops([turn], 10) for turn in turns] == open_at
     assert not rule.stops([turn_of("C", 1.0, truncated=True)], 10)
@@ -97,9 +95,7 @@ def test_a_stop_needs_the_verdict_the_confidence_or_both(
     ("score", "threshold"),
     [("verdict_probability", 0.5), ("answer_logprob", -0.25), ("completion_logprob", -0.5)],
 )
-def test_a_score_stops_from_its_threshold_on_and_never_where_it_is_not_known(
-    score: Any, threshold: float
-) -> None:
+def test_a_score_stops_from_its_threshold_on_and_never_where_it_is_not_known(score, threshold):
     rule = Confident(score=score, threshold=threshold, needs_correct=False)
     scores = TokenScores(0.5, -0.25, -0.5)._asdict()
     assert rule.stops([StopSignals(None, None, truncated=False, **scores)], 10)
@@ -124,9 +120,7 @@ def test_a_score_stops_from_its_threshold_on_and_never_where_it_is_not_known(
         ("..a..a", 6, 6, 6),
     ],
 )
-def test_an_answer_stops_when_it_has_been_given_often_enough(
-    letters: str, in_a_row: int, twice: int, thrice: int
-) -> None:
+def test_an_answer_stops_when_it_has_been_given_often_enough(letters, in_a_row, twice, thrice):
     turns = answers(letters)
     assert end_of(RepeatedAnswer(), turns, 6) == Ending(in_a_row, in_a_row, in_a_row < 6)
     apart = RepeatedAnswer(times=2, in_a_row=False)
@@ -149,17 +143,15 @@ def test_an_answer_stops_when_it_has_been_given_often_enough(
     ],
 )
 def test_a_majority_stops_when_the_turns_that_are_left_cannot_change_it(
-    letters: str, max_turns: int, observed: int, returned: int
-) -> None:
+    letters, max_turns, observed, returned
+):
     end = end_of(Majority(), answers(letters), max_turns)
     assert end == Ending(observed, returned, observed < max_turns)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.text("abc.", min_size=1, max_size=8), st.integers(0, 8))
-def test_an_early_majority_is_that_of_all_turns_and_no_earlier_stop_would_be(
-    letters: str, more: int
-) -> None:
+def test_an_early_majority_is_that_of_all_turns_and_no_earlier_stop_would_be(letters, more):
     """Against every possible continuation of the turns."""
     turns = answers(letters)
     max_turns = len(turns) + more % 3
@@ -195,9 +187,7 @@ def continuations(left: int) -> list[list[StopSignals]]:
         (1.0, "aaaaaaaaaa", 5),
     ],
 )
-def test_a_majority_below_certainty_follows_the_beta_posterior(
-    certainty: float, letters: str, observed: int
-) -> None:
+def test_a_majority_below_certainty_follows_the_beta_posterior(certainty, letters, observed):
     assert end_of(Majority(certainty=certainty), answers(letters), 10).observed == observed
 
 
@@ -220,13 +210,11 @@ def votes(*pairs: tuple[int, float | None]) -> list[StopSignals]:
         (votes((1, 1.0)), {1: 0.99}),  # no confidence decides alone
     ],
 )
-def test_votes_and_confidences_make_the_probability_of_an_answer(
-    turns: list[StopSignals], probabilities: dict[int, float]
-) -> None:
+def test_votes_and_confidences_make_the_probability_of_an_answer(turns, probabilities):
     assert Posterior(alternatives=10).probabilities(turns) == pytest.approx(probabilities)
 
 
-def test_a_posterior_stops_at_its_threshold_and_returns_the_most_probable_answer() -> None:
+def test_a_posterior_stops_at_its_threshold_and_returns_the_most_probable_answer():
     turns = votes((1, 0.3), (2, 0.8), (2, 0.8))
     assert ending(Posterior(threshold=0.9), turns[:2], 3) is None
     assert ending(Posterior(threshold=0.9), turns, 5) == Ending(3, 2, True, accepted=True)
@@ -234,7 +222,7 @@ def test_a_posterior_stops_at_its_threshold_and_returns_the_most_probable_answer
     assert ending(Posterior(), votes((0, 0.9), (0, 0.9)), 2) == Ending(2, 2, False)
 
 
-def test_fixed_turns_stop_there_and_no_rule_at_all_at_the_end() -> None:
+def test_fixed_turns_stop_there_and_no_rule_at_all_at_the_end():
     turns = answers("aaaa")
     assert end_of(FixedTurns(turns=3), turns, 4) == Ending(3, 3, True)
     assert end_of(FixedTurns(turns=9), turns, 4) == Ending(4, 4, False)
@@ -269,23 +257,21 @@ def letter_record(letters: str, right: str) -> dict[str, Any]:
         (None, 5, 1515),
     ],
 )
-def test_all_turns_up_to_the_stop_are_paid_for_and_no_other(
-    rule: StopRule | FirstRight | None, returned: int, tokens: int
-) -> None:
+def test_all_turns_up_to_the_stop_are_paid_for_and_no_other(rule, returned, tokens):
     (table,) = turn_tables([letter_record("abaaa", "a")]).values()
     outcome = replay(table, rule, 5)
     assert outcome.returned.tolist() == [returned]
     assert measure(replace(table, outcome=outcome))["avg_total_tokens"] == tokens
 
 
-def test_an_oracle_stops_at_the_first_right_answer_or_not_at_all() -> None:
+def test_an_oracle_stops_at_the_first_right_answer_or_not_at_all():
     (table,) = turn_tables([letter_record("abc", "b"), letter_record("aaa", "b")]).values()
     outcome = replay(table, FirstRight(), 3)
     assert outcome.returned.tolist() == [2, 3]
     assert outcome.stopped_early.tolist() == [True, False]
 
 
-def test_labels_cannot_reach_a_rule_that_inference_may_use() -> None:
+def test_labels_cannot_reach_a_rule_that_inference_may_use():
     assert not issubclass(FirstRight, StopRule)
     assert "FirstRight" not in RULES
     assert set(get_type_hints(StopSignals)) == {
@@ -331,9 +317,7 @@ TURNS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(RULE, st.lists(TURNS, min_size=1, max_size=4), st.integers(1, 4))
-def test_a_table_returns_what_turn_after_turn_would(
-    rule: StopRule, trajectories: list[list[dict[str, Any]]], max_turns: int
-) -> None:
+def test_a_table_returns_what_turn_after_turn_would(rule, trajectories, max_turns):
     rows = []
     for name, turns in enumerate(trajectories):
         row = record(str(name), *[(True, "C", 0.5, 1)] * 4)
@@ -363,12 +347,12 @@ def test_a_table_returns_what_turn_after_turn_would(
     ],
     ids=repr,
 )
-def test_a_rule_survives_its_configuration(rule: StopRule) -> None:
+def test_a_rule_survives_its_configuration(rule):
     rule.check()
     assert rule_from_config({"stop": rule_as_config(rule)}) == rule
 
 
-def test_results_without_a_rule_have_the_papers_and_those_of_version_0_1_are_refused() -> None:
+def test_results_without_a_rule_have_the_papers_and_those_of_version_0_1_are_refused():
     assert rule_from_config({}) == Confident()
     with pytest.raises(ValueError, match=r"gate: settings of version 0\.1; evaluate again"):
         rule_from_config({"threshold": 0.7, "gate": "joint"})
@@ -392,7 +376,7 @@ def test_results_without_a_rule_have_the_papers_and_those_of_version_0_1_are_ref
     ],
     ids=str,
 )
-def test_what_is_no_rule_is_refused(evaluation: dict[str, Any]) -> None:
+def test_what_is_no_rule_is_refused(evaluation):
     with pytest.raises(ValueError, match="is no stopping rule"):
         rule_from_config(evaluation)
 
@@ -407,6 +391,6 @@ def test_what_is_no_rule_is_refused(evaluation: dict[str, Any]) -> None:
         (RepeatedAnswer(times=1), "times=1 must be at least 2"),
     ],
 )
-def test_an_option_out_of_range_is_one_line(rule: StopRule, message: str) -> None:
+def test_an_option_out_of_range_is_one_line(rule, message):
     with pytest.raises(ConfigError, match=f"model.evaluation.stop: {message}"):
         EvaluationConfig(stop=rule)

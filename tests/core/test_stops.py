@@ -30,7 +30,7 @@ def four() -> list[dict[str, Any]]:
     return rows
 
 
-def test_rules_are_compared_at_equal_tokens_on_problems_that_did_not_choose_them() -> None:
+def test_rules_are_compared_at_equal_tokens_on_problems_that_did_not_choose_them():
     tables = turn_tables(four())
     found = compare_stops(tables, Confident(), 4, 30.0)
     rows = {row["name"]: row for row in found["rows"]}
@@ -52,7 +52,7 @@ def test_rules_are_compared_at_equal_tokens_on_problems_that_did_not_choose_them
     assert compare_stops(tables, Confident(), 4)["budget"] == 40.0
 
 
-def test_a_frontier_has_the_best_setting_of_a_family_at_each_cost() -> None:
+def test_a_frontier_has_the_best_setting_of_a_family_at_each_cost():
     (table,) = turn_tables(four()).values()
     points = {one["name"]: one["points"] for one in frontiers(table, 4)}
     # Fixed turns cost 10 each; p, then q, then s become right.
@@ -69,7 +69,7 @@ def test_a_frontier_has_the_best_setting_of_a_family_at_each_cost() -> None:
     assert points[ORACLE][-1]["tokens"] == (10 + 20 + 30 + 30) / 4
 
 
-def test_a_sure_incorrect_stops_no_rule_that_reads_the_verdict() -> None:
+def test_a_sure_incorrect_stops_no_rule_that_reads_the_verdict():
     """Only its probability is high: the right answer comes with the CORRECT behind it."""
     rows = []
     for name in "abcd":
@@ -83,7 +83,7 @@ def test_a_sure_incorrect_stops_no_rule_that_reads_the_verdict() -> None:
     assert found["confidence"]["accuracy"] == 0.0
 
 
-def test_a_setting_is_what_a_replay_with_its_own_turns_gives() -> None:
+def test_a_setting_is_what_a_replay_with_its_own_turns_gives():
     (table,) = turn_tables(four()).values()
     for rules in families(table, 4).values():
         for (rule, turns), outcome in zip(rules, outcomes(table, rules, 4), strict=True):
@@ -92,7 +92,7 @@ def test_a_setting_is_what_a_replay_with_its_own_turns_gives() -> None:
                 assert (getattr(outcome, column) == getattr(expected, column)).all(), rule
 
 
-def test_a_family_over_budget_has_no_accuracy() -> None:
+def test_a_family_over_budget_has_no_accuracy():
     found = compare_stops(turn_tables(four()), Confident(), 4, 9.0)
     assert found["winner"] is None
     assert {row["accuracy"] for row in found["rows"]} == {None}
@@ -116,7 +116,7 @@ def recording(*turns: tuple[bool, str, float, int]) -> TurnTable:
     return turn_tables(rows)["toy"]
 
 
-def test_each_way_spends_at_most_the_tokens_of_three_first_answers() -> None:
+def test_each_way_spends_at_most_the_tokens_of_three_first_answers():
     wrong, right = (False, "I", 0.1, 1), (True, "C", 0.9, 1)
     # Refining never gets it right. Of fresh turns the third is right, and the check knows.
     found = stops.check_value(
@@ -131,7 +131,7 @@ def test_each_way_spends_at_most_the_tokens_of_three_first_answers() -> None:
     assert found["gap"] == 0.0
 
 
-def test_the_policy_before_training_is_a_rival_of_its_own() -> None:
+def test_the_policy_before_training_is_a_rival_of_its_own():
     wrong, right = (False, "I", 0.1, 1), (True, "C", 0.9, 1)
     found = stops.check_value(
         recording(wrong, wrong), recording(wrong, right), recording(wrong, wrong)
@@ -142,7 +142,7 @@ def test_the_policy_before_training_is_a_rival_of_its_own() -> None:
     assert found["gain_ci95"][0] > 0.9
 
 
-def test_a_way_that_is_over_the_budget_has_no_accuracy() -> None:
+def test_a_way_that_is_over_the_budget_has_no_accuracy():
     wrong, right = (False, "I", 0.1, 1), (True, "C", 0.9, 1)
     found = stops.check_value(recording(right, wrong), recording(right, wrong), answers=1)
     rows = {row["name"]: row for row in found["rows"]}

@@ -8,7 +8,7 @@ from svr_lightning.core.types import StopSignals, Verdict
 from tests.trajectories import adaptive, failed, record, turn_tables
 
 
-def test_columns_are_the_records() -> None:
+def test_columns_are_the_records():
     one = record("p", (True, "C", 0.9, 5), (False, "U", 0.5, 7, True), early=True)
     one |= {"returned_turn": 1, "observed_turns": 2}
     for turn in one["turns"]:
@@ -30,7 +30,7 @@ def test_columns_are_the_records() -> None:
     assert table.signals[0][1] == StopSignals(Verdict.UNSURE, 0.5, True, 1, None, -1.5, None)
 
 
-def test_a_problem_that_could_not_be_run_has_no_turn_and_counts_as_wrong() -> None:
+def test_a_problem_that_could_not_be_run_has_no_turn_and_counts_as_wrong():
     table = turn_tables([failed("x"), *adaptive(), failed("y")])["toy"]
     assert table.length.tolist() == [0, 1, 1, 2, 3, 3, 3, 0]
     assert table.at(table.correct, table.outcome.returned).tolist() == [
@@ -46,7 +46,7 @@ def test_a_problem_that_could_not_be_run_has_no_turn_and_counts_as_wrong() -> No
     assert values["brier"] is None
 
 
-def test_a_repeated_record_counts_once_and_an_unlabelled_turn_is_named() -> None:
+def test_a_repeated_record_counts_once_and_an_unlabelled_turn_is_named():
     rows = adaptive()
     assert turn_tables([*rows, rows[0]])["toy"].ids == tuple("abcdef")
     with pytest.raises(ValueError, match="'mine' of 'toy' has no label at turn 1"):

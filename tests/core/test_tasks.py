@@ -58,7 +58,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     sys.modules.pop("echo_tasks", None)
 
 
-def test_the_three_tasks_have_names_and_the_papers_role() -> None:
+def test_the_three_tasks_have_names_and_the_papers_role():
     assert list(TASKS) == ["countdown", "gsm8k", "math"]
     for name, task in TASKS.items():
         assert get_task(name) is svr.get_task(name) is task
@@ -67,7 +67,7 @@ def test_the_three_tasks_have_names_and_the_papers_role() -> None:
         assert not task.columns[-1].required
 
 
-def test_a_class_path_makes_a_task_that_its_problems_find_again(module: str) -> None:
+def test_a_class_path_makes_a_task_that_its_problems_find_again(module):
     task = get_task(f"{module}.Echo")
     assert task.name == f"{module}.Echo"
     assert get_task(task.from_row({"words": ["a"]}).task) is task
@@ -75,14 +75,14 @@ def test_a_class_path_makes_a_task_that_its_problems_find_again(module: str) -> 
     assert (task.format_score("x"), task.format_score("")) == (1.0, 0.0)
 
 
-def test_a_subclass_of_a_task_grades_its_own_problems(module: str) -> None:
+def test_a_subclass_of_a_task_grades_its_own_problems(module):
     task = get_task(f"{module}.Lenient")
     problem = task.from_row({"nums": [1, 2], "target": 3})
     assert get_task(problem.task) is task
     assert task.grade("three", problem)
 
 
-def test_a_class_that_is_defined_again_is_made_again(module: str) -> None:
+def test_a_class_that_is_defined_again_is_made_again(module):
     first = get_task(f"{module}.Echo")
     sys.modules.pop(module)
     assert get_task(f"{module}.Echo") is not first
@@ -103,15 +103,15 @@ def test_a_class_that_is_defined_again_is_made_again(module: str) -> None:
         ("", "unknown task ''"),
     ],
 )
-def test_what_is_no_task_is_refused_in_one_line(module: str, spec: str, message: str) -> None:
+def test_what_is_no_task_is_refused_in_one_line(module, spec, message):
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         get_task(spec)
     assert "\n" not in str(caught.value)
 
 
 def test_an_answer_that_cannot_be_graded_is_wrong_and_says_why_and_other_errors_are_raised(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    monkeypatch, caplog
+):
     def grade(_: object, completion: str, __: object) -> bool:
         raise GradingError("the sandbox is gone") if completion == "?" else KeyError(completion)
 

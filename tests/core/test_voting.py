@@ -30,7 +30,7 @@ from tests.trajectories import pool, vote
         ("a", True),
     ],
 )
-def test_the_whole_pool_votes_once(answers: str, right: bool) -> None:
+def test_the_whole_pool_votes_once(answers, right):
     values = vote([pool("x", answers)], [len(answers)], resamples=3)["toy"]
     assert values[f"maj@{len(answers)}"] == float(right)
     assert values["ci95"][f"maj@{len(answers)}"] == [float(right)] * 2
@@ -47,7 +47,7 @@ def by_hand(answers: str, k: int) -> float:
 
 @settings(max_examples=60, deadline=None)
 @given(st.text(alphabet="ab.c", min_size=1, max_size=6), st.data())
-def test_every_subset_votes_as_counted_one_by_one(answers: str, data: st.DataObject) -> None:
+def test_every_subset_votes_as_counted_one_by_one(answers, data):
     k = data.draw(st.integers(1, len(answers)))
     letters = np.array([["ab.c".index(letter) for letter in answers]])
     subsets = list(combinations(range(len(answers)), k))
@@ -58,7 +58,7 @@ def test_every_subset_votes_as_counted_one_by_one(answers: str, data: st.DataObj
     assert outcomes.mean() == pytest.approx(by_hand(answers, k))
 
 
-def test_values_of_a_small_set_by_hand() -> None:
+def test_values_of_a_small_set_by_hand():
     records = [pool("x", "aab."), pool("y", "bbbb"), pool("z", "ccca", right="a")]
     values = vote(records, [1, 4], resamples=50)["toy"]
     drawn = vote([pool("x", "abab.b")], [2], 4000)["toy"]["maj@2"]
@@ -71,7 +71,7 @@ def test_values_of_a_small_set_by_hand() -> None:
     assert (values["tokens@1"], values["tokens@4"]) == (125, 500)
 
 
-def test_a_problem_that_could_not_be_run_is_wrong_and_costs_nothing() -> None:
+def test_a_problem_that_could_not_be_run_is_wrong_and_costs_nothing():
     failed = {**pool("y", ""), "error": "the problem does not fit"}
     values = vote([pool("x", "aa"), failed], [2], resamples=20)["toy"]
     assert values["maj@2"] == values["mean@1"] == 0.5
@@ -81,7 +81,7 @@ def test_a_problem_that_could_not_be_run_is_wrong_and_costs_nothing() -> None:
     assert alone["maj@2"] == alone["tokens@2"] == alone["samples"] == 0
 
 
-def test_pools_of_different_sizes_draw_from_their_own() -> None:
+def test_pools_of_different_sizes_draw_from_their_own():
     short, long = pool("x", "ab"), pool("y", "bbbbba")
     values = vote([short, long], [2], resamples=2000)["toy"]
     # x: "ab" is right by the tie. y: no pair has a majority of a.
@@ -90,7 +90,7 @@ def test_pools_of_different_sizes_draw_from_their_own() -> None:
         vote([long, short], [1, 3])
 
 
-def test_a_seed_gives_the_same_numbers_whatever_else_is_in_the_file() -> None:
+def test_a_seed_gives_the_same_numbers_whatever_else_is_in_the_file():
     records = [pool(str(i), "aabbc"[i % 3 :] + "ab") for i in range(9)]
     other = [{**record, "dataset": "other"} for record in records]
     once, again = vote(records, [2], 100, seed=7), vote([*other, *records], [2], 100, seed=7)
@@ -110,9 +110,7 @@ def test_a_seed_gives_the_same_numbers_whatever_else_is_in_the_file() -> None:
         ("countdown", ["(3+5)*2=16", "2*(5+3)", "3*2+5*2", "3+", "1/0"], [0, 0, 1, -1, -1]),
     ],
 )  # fmt: skip
-def test_answers_that_an_evaluator_takes_for_one_are_one_vote(
-    task: str, answers: list[str | None], classes: list[int]
-) -> None:
+def test_answers_that_an_evaluator_takes_for_one_are_one_vote(task, answers, classes):
     assert numbers(task, answers) == classes
 
 

@@ -34,13 +34,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, done.stdout + done.stderr
 
 
-def test_fit_ends_with_a_table_of_before_and_after(run: tuple[Path, str]) -> None:
+def test_fit_ends_with_a_table_of_before_and_after(run):
     assert re.search(r"held_out: 6 held-out prompts", run[1])
     assert "premature stop error" in run[1]
     assert max(len(line) for line in run[1].splitlines() if " 0." in line) <= 80
 
 
-def test_fit_leaves_what_the_documentation_lists(run: tuple[Path, str]) -> None:
+def test_fit_leaves_what_the_documentation_lists(run):
     folder = run[0]
     for name in ("config.yaml", "metrics.csv", "rollouts.jsonl", "checkpoints/last.ckpt"):
         assert (folder / name).is_file(), name
@@ -57,12 +57,7 @@ def test_fit_leaves_what_the_documentation_lists(run: tuple[Path, str]) -> None:
     assert [point.step for point in events.Scalars("train/reward/mean")] == [1, 2]
 
 
-def test_the_exported_policy_loads_and_predicts(
-    run: tuple[Path, str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_exported_policy_loads_and_predicts(run, tmp_path, capsys, monkeypatch):
     policy = run[0] / "policy"
     model = AutoModelForCausalLM.from_pretrained(policy)
     tokenizer = AutoTokenizer.from_pretrained(policy)
@@ -80,7 +75,7 @@ def test_the_exported_policy_loads_and_predicts(
     assert "stopped: " in output
 
 
-def test_test_and_validate_write_their_own_folders(run: tuple[Path, str]) -> None:
+def test_test_and_validate_write_their_own_folders(run):
     common = [*TINY, *SHORT[-2:], "--trainer.default_root_dir", str(run[0])]
     checkpoint = ["--ckpt_path", str(run[0] / "checkpoints" / "last.ckpt")]
     assert main(["test", *common, *checkpoint]) == 0
@@ -95,9 +90,7 @@ def test_test_and_validate_write_their_own_folders(run: tuple[Path, str]) -> Non
 
 
 @pytest.mark.parametrize("name", ["gsm8k", "math", "countdown"])
-def test_the_real_configurations_run_on_real_rows(
-    name: str, shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_real_configurations_run_on_real_rows(name, shared_data, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     arguments = [
         *("fit", "--config", f"configs/{name}.yaml", "--config", "configs/hardware/cpu_smoke.yaml"),
@@ -127,7 +120,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python.parent
 
 
-def test_an_installed_wheel_needs_no_checkout(installed: Path, tmp_path: Path) -> None:
+def test_an_installed_wheel_needs_no_checkout(installed, tmp_path):
     def run_installed(*arguments: str, program: str = "svr") -> str:
         done = ran(installed / program, *arguments, cwd=tmp_path)
         assert done.returncode == 0, done.stderr[-3000:]
@@ -150,7 +143,7 @@ def test_an_installed_wheel_needs_no_checkout(installed: Path, tmp_path: Path) -
     assert "murphy.Murphy" in run_installed("fit", *layers, "--print_config")
 
 
-def test_the_callbacks_at_the_top_are_those_of_the_package() -> None:
+def test_the_callbacks_at_the_top_are_those_of_the_package():
     """A checkout offers them under a short name; no module exists twice."""
     import callbacks
     import svr_lightning.callbacks

@@ -28,21 +28,19 @@ def resolve(capsys: pytest.CaptureFixture[str], *configs: Path) -> dict[str, Any
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda p: p.stem)
-def test_every_run_configuration_resolves(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+def test_every_run_configuration_resolves(capsys, path):
     assert resolve(capsys, path)["model"]["recipe"]["class_path"] == "svr_lightning.recipes.svr.SVR"
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda p: p.stem)
-def test_every_overlay_resolves_on_top_of_a_run(
-    capsys: pytest.CaptureFixture[str], overlay: Path
-) -> None:
+def test_every_overlay_resolves_on_top_of_a_run(capsys, overlay):
     resolved = resolve(capsys, ROOT / "configs" / "gsm8k.yaml", overlay)
     for section, values in yaml.safe_load(overlay.read_text()).items():
         assert_within(values, resolved[section])
 
 
 @pytest.mark.parametrize("name", ["gsm8k", "math", "countdown", "eval/all7"])
-def test_the_layer_for_a_cpu_has_embedded_problems_for_every_data_set(name: str) -> None:
+def test_the_layer_for_a_cpu_has_embedded_problems_for_every_data_set(name):
     smoke, run = (
         yaml.safe_load((ROOT / "configs" / f"{layer}.yaml").read_text())["data"]
         for layer in ("hardware/cpu_smoke", name)
@@ -67,9 +65,7 @@ def assert_within(layer: Any, resolved: Any) -> None:
 
 
 @pytest.mark.parametrize("hardware", ["1gpu", "4gpu_zero2", "multi_node", "servers"])
-def test_every_number_of_gpus_keeps_the_papers_batch(
-    capsys: pytest.CaptureFixture[str], hardware: str
-) -> None:
+def test_every_number_of_gpus_keeps_the_papers_batch(capsys, hardware):
     layers = (ROOT / "configs" / name for name in ("gsm8k.yaml", f"hardware/{hardware}.yaml"))
     resolved = resolve(capsys, *layers)
     trainer = resolved["trainer"]
@@ -80,7 +76,7 @@ def test_every_number_of_gpus_keeps_the_papers_batch(
 
 
 @pytest.mark.parametrize("name", ["torchrun.sh", "slurm.sbatch"])
-def test_every_launch_script_parses_and_can_be_run(name: str) -> None:
+def test_every_launch_script_parses_and_can_be_run(name):
     script = ROOT / "configs" / "hardware" / name
     subprocess.run(["bash", "-n", str(script)], check=True)
     assert os.access(script, os.X_OK)
@@ -91,8 +87,8 @@ def test_every_launch_script_parses_and_can_be_run(name: str) -> None:
     [("countdown", 800, 768, 80), ("gsm8k", 1200, 1024, 40), ("math", 2048, 1536, 40)],
 )
 def test_the_real_configurations_carry_the_papers_hyperparameters(
-    capsys: pytest.CaptureFixture[str], name: str, generation: int, scale: int, mixing: int
-) -> None:
+    capsys, name, generation, scale, mixing
+):
     """Appendix A, number by number."""
     resolved = resolve(capsys, ROOT / "configs" / f"{name}.yaml")
     model, trainer, data = resolved["model"], resolved["trainer"], resolved["data"]

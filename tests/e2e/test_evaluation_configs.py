@@ -1,7 +1,6 @@
 """The evaluation configurations on the real benchmark problems, end to end."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,16 +30,14 @@ def sets(name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("all7", ALL_7), ("math5", MATH_5)])
-def test_the_sets_have_the_papers_limits(name: str, wanted: tuple[str, ...]) -> None:
+def test_the_sets_have_the_papers_limits(name, wanted):
     limits = {
         source["name"]: source["max_completion_tokens"] for source in sets(f"eval/{name}.yaml")
     }
     assert limits == {dataset: LIMITS[dataset] for dataset in wanted}
 
 
-def test_all_seven_give_results_and_samples_for_voting(
-    tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_seven_give_results_and_samples_for_voting(tmp_path, shared_data, monkeypatch):
     monkeypatch.chdir(ROOT)
     shipped = ("eval/all7.yaml", "hardware/cpu_smoke.yaml", "eval/majority_vote.yaml")
     paths = [*(CONFIGS / layer for layer in shipped), ROOT / "tests" / "real_rows.yaml"]

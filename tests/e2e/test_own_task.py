@@ -61,7 +61,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_two_steps_through_the_command_line_without_touching_the_package(package: Path) -> None:
+def test_two_steps_through_the_command_line_without_touching_the_package(package):
     rows = package / "rows.jsonl"
     rows.write_text("".join(json.dumps({**ROW, "id": f"s{i}"}) + "\n" for i in range(4)))
     config = package / "sorting.yaml"
@@ -108,9 +108,7 @@ SORT = "def solve(xs): return sorted(xs)"
         ("#" * 20_000 + "\n" + SORT, False),
     ],
 )
-def test_programs_run_in_a_process_that_can_do_nothing_else(
-    package: Path, program: str, right: bool
-) -> None:
+def test_programs_run_in_a_process_that_can_do_nothing_else(package, program, right):
     task: Any = import_module("my_package.sorting").Sorting()
     task.timeout = 1 if "while" in program else 20
     leak = package / "leak"
@@ -121,7 +119,7 @@ def test_programs_run_in_a_process_that_can_do_nothing_else(
     assert task.format_score(f"<answer>{text}</answer>") == 1.0
 
 
-def test_the_example_reads_its_rows_and_words_its_own_prompts(package: Path) -> None:
+def test_the_example_reads_its_rows_and_words_its_own_prompts(package):
     task = svr.get_task("my_package.sorting.Sorting")
     problem = task.from_row(ROW)
     assert isinstance(problem, Problem)

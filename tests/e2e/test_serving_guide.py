@@ -7,8 +7,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from svr_lightning.__main__ import main
 from tests.chat_server import ChatServer, Reply, completion, turn_of
 from tests.commands import ROOT
@@ -40,9 +38,7 @@ def commands() -> list[list[str]]:
     return [shlex.split(line)[1:] for line in lines if line.startswith("svr ")]
 
 
-def test_sixty_labelled_questions_make_a_certified_proxy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sixty_labelled_questions_make_a_certified_proxy(tmp_path, monkeypatch):
     record, certify, serve = commands()
     (script,) = blocks(PAGE)
     monkeypatch.chdir(tmp_path)

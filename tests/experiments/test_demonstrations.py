@@ -15,7 +15,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from experiments.warmstart import __main__ as command
 from experiments.warmstart import countdown, word_problems
-from experiments.warmstart.attempts import Lesson
 from experiments.warmstart.documents import Document, encode
 from experiments.warmstart.embedded import build_tokenizer
 from experiments.warmstart.rows import demonstrations
@@ -89,9 +88,7 @@ def many() -> list[Document]:
     return documents(countdown, MANY)
 
 
-def test_demonstrations_are_graded_as_they_are_labelled_and_of_no_held_out_problem(
-    many: list[Document],
-) -> None:
+def test_demonstrations_are_graded_as_they_are_labelled_and_of_no_held_out_problem(many):
     for document in many[:1500]:
         nums, target = countdown_question(document)
         problem = COUNTDOWN.from_row({"id": "x", "nums": nums, "target": target})
@@ -100,7 +97,7 @@ def test_demonstrations_are_graded_as_they_are_labelled_and_of_no_held_out_probl
     assert {split_of(countdown_question(document)[0]) for document in many} == {"train"}
 
 
-def test_attempts_at_word_problems_are_graded_as_they_are_labelled() -> None:
+def test_attempts_at_word_problems_are_graded_as_they_are_labelled():
     rng, solver = random.Random(0), word_problems.WordSolver()
     for _ in range(500):
         problem = solver.problem(rng)
@@ -112,18 +109,14 @@ def test_attempts_at_word_problems_are_graded_as_they_are_labelled() -> None:
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=("compare", "solve", "trust", "words"))
-def test_neither_a_token_nor_the_length_gives_away_which_answers_are_right(
-    tokenizer: PreTrainedTokenizerFast, lesson: Lesson
-) -> None:
+def test_neither_a_token_nor_the_length_gives_away_which_answers_are_right(tokenizer, lesson):
     words = isinstance(lesson.demonstrations.solver, word_problems.WordSolver)
     shown = itertools.islice(lesson.demonstrations.stream(3), MANY)
     name, value = worst_leak(AutoTokenizer.from_pretrained(WORDS) if words else tokenizer, shown)
     assert value <= 0.6, name  # of "*" in Countdown: .586, .579 and .581
 
 
-def test_the_loss_covers_the_completion_and_the_draft_inside_the_prompt(
-    tokenizer: PreTrainedTokenizerFast, many: list[Document]
-) -> None:
+def test_the_loss_covers_the_completion_and_the_draft_inside_the_prompt(tokenizer, many):
     for document in many[:200]:
         encoded = encode(tokenizer, document)
         learned = [i for i, weight in zip(encoded.ids, encoded.weights, strict=True) if weight]
@@ -139,9 +132,7 @@ def test_the_loss_covers_the_completion_and_the_draft_inside_the_prompt(
         (word_problems, 0.0, "763f59ebd5cf645a"),
     ],
 )
-def test_the_demonstrations_are_those_that_taught_the_shipped_policies(
-    module: Any, informative: float, digest: str
-) -> None:
+def test_the_demonstrations_are_those_that_taught_the_shipped_policies(module, informative, digest):
     found = hashlib.sha256()
     for lesson in module.lessons(informative):
         for d in itertools.islice(lesson.demonstrations.stream(7), 300):
@@ -150,7 +141,7 @@ def test_the_demonstrations_are_those_that_taught_the_shipped_policies(
     assert found.hexdigest()[:16] == digest
 
 
-def test_a_short_warm_start_makes_the_same_policy_each_time(tmp_path: Path) -> None:
+def test_a_short_warm_start_makes_the_same_policy_each_time(tmp_path):
     first, again = (
         command.main(["--out", str(tmp_path / name), "--steps", "3"]) for name in ("a", "b")
     )
@@ -173,7 +164,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_answers_are_graded_as_they_are_labelled_and_checks_are_honest(file: Path) -> None:
+def test_answers_are_graded_as_they_are_labelled_and_checks_are_honest(file):
     many = [*itertools.islice(demonstrations(file, "math").stream(1), 600)]
     task = get_task("math")
     problems = {row["question"]: task.from_row(row) for row in ROWS}
@@ -194,13 +185,13 @@ def test_answers_are_graded_as_they_are_labelled_and_checks_are_honest(file: Pat
     assert 0.5 < refined / len(many) < 0.7
 
 
-def test_a_task_whose_references_are_no_answers_is_refused(file: Path) -> None:
+def test_a_task_whose_references_are_no_answers_is_refused(file):
     file.write_text(json.dumps({"nums": [3, 5, 8], "target": 16}))
     with pytest.raises(ConfigError, match="its answers are not the references of its rows"):
         demonstrations(file, "countdown")
 
 
-def test_a_language_model_is_taught_on_them(file: Path, tmp_path: Path) -> None:
+def test_a_language_model_is_taught_on_them(file, tmp_path):
     words = ["--rows", str(file), "--task", "math", "--model", str(WORDS), "--rate", "1e-3"]
     losses = command.main([*words, "--out", str(tmp_path / "taught"), "--steps", "12"])
     assert losses[-1] < losses[0]

@@ -26,7 +26,7 @@ def published(task: Task) -> Any:
 
 
 @pytest.mark.parametrize("task", BOTH)
-def test_the_tables_are_those_of_the_results_and_these_of_the_outcomes(task: Task) -> None:
+def test_the_tables_are_those_of_the_results_and_these_of_the_outcomes(task):
     results = published(task)
     table = (ROOT / RESULTS / task / "table.md").read_text(encoding="utf-8")
     assert table == table_md(results)
@@ -38,7 +38,7 @@ def test_the_tables_are_those_of_the_results_and_these_of_the_outcomes(task: Tas
         assert found[one.row.name]["greedy"]["accuracy"]["seeds"] == pytest.approx(accuracy)
 
 
-def test_all_figures_of_a_row_are_made_again_from_the_outcomes(tmp_path: Path) -> None:
+def test_all_figures_of_a_row_are_made_again_from_the_outcomes(tmp_path):
     few = [
         one
         for one in read_outcomes(ROOT / RESULTS / "arithmetic" / FILE)
@@ -54,7 +54,7 @@ def test_all_figures_of_a_row_are_made_again_from_the_outcomes(tmp_path: Path) -
         assert json.loads(json.dumps(entry)) == found[entry["name"]]
 
 
-def test_the_table_of_budgets_is_what_is_published() -> None:
+def test_the_table_of_budgets_is_what_is_published():
     text = (ROOT / "docs" / "miniature.md").read_text(encoding="utf-8")
     (table,) = re.findall(r"^\| \| Countdown, 70.*\n(?:\|.*\n)+", text, re.MULTILINE)
     head, _, *lines = (

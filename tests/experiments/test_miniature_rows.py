@@ -43,7 +43,7 @@ def resolved(row: Row, task: Task) -> tuple[dict[str, Any], Recipe]:
 @pytest.mark.parametrize(
     ("row", "task"), [(r, task) for r in SHORT for task in r.tasks], ids=lambda x: str(x)[:40]
 )
-def test_every_row_has_the_same_steps_problems_and_generations(row: Row, task: Task) -> None:
+def test_every_row_has_the_same_steps_problems_and_generations(row, task):
     config, recipe = resolved(row, task)
     trainer, model, data = config["trainer"], config["model"], config["data"]
     published = row.name == "gspo_published"
@@ -57,9 +57,7 @@ def test_every_row_has_the_same_steps_problems_and_generations(row: Row, task: T
     assert [source["split"] for source in data["test"]] == ["test"]
 
 
-def test_what_is_done_is_skipped_and_an_interrupted_training_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_done_is_skipped_and_an_interrupted_training_goes_on(tmp_path, monkeypatch):
     program = tmp_path / "python"
     program.write_text('#!/bin/sh\necho "$@"\n[ "$4" = leave ] && touch "$5"\n:\n')
     program.chmod(0o755)

@@ -17,7 +17,7 @@ from svr_lightning.core.stopping import Confident
 from tests.trajectories import EXPECTED, record, turn_tables, uncensored
 
 
-def test_every_metric_is_that_of_the_table_worked_out_by_hand() -> None:
+def test_every_metric_is_that_of_the_table_worked_out_by_hand():
     six = turn_tables(uncensored())["toy"]
     drawn = draw(np.arange(6))
     found = summary.metrics([replace(six, outcome=replay(six, Confident(), 3))], drawn)
@@ -29,7 +29,7 @@ def test_every_metric_is_that_of_the_table_worked_out_by_hand() -> None:
         assert entry["ci95"][0] <= entry["mean"] <= entry["ci95"][1]
 
 
-def test_seeds_are_resampled_as_well_as_problems() -> None:
+def test_seeds_are_resampled_as_well_as_problems():
     """Two seeds, one always right and one always wrong: a resample has 0, 1/2 or 1."""
     column = np.ones(50)
     drawn = draw(np.arange(50), 2)
@@ -38,14 +38,14 @@ def test_seeds_are_resampled_as_well_as_problems() -> None:
     assert entry == {"mean": 0.5, "ci95": [0.0, 1.0], "seeds": [1.0, 0.0]}
 
 
-def test_a_seed_without_a_value_is_left_out_of_the_mean() -> None:
+def test_a_seed_without_a_value_is_left_out_of_the_mean():
     counts, seeds = np.ones((3, 2)), np.array([[1.0, 1], [1, 1], [0, 2]])
     drawn = Draws(counts=counts, seeds=seeds, halves=np.ones((1, 2), dtype=bool))
     entry = summary.entry(np.array([[0.4] * 3, [math.nan] * 3]), drawn)
     assert entry == {"mean": 0.4, "ci95": [0.4, 0.4], "seeds": [0.4, None]}
 
 
-def test_problems_of_one_set_of_numbers_are_drawn_together() -> None:
+def test_problems_of_one_set_of_numbers_are_drawn_together():
     def of(*names: str) -> list[int]:
         rows = [{**record(name, (True, "C", 0.9, 1)), "cluster": "same"} for name in names]
         return [*map(int, summary.clusters(turn_tables(rows)["toy"]))]
@@ -67,7 +67,7 @@ def judged(name: str, turns: list[tuple[bool, str, float, int]], seeds: int = 2)
 RIGHT, WRONG = (True, "C", 0.9, 10), (False, "I", 0.1, 10)
 
 
-def test_the_gap_to_the_best_rival_is_measured_within_each_budget() -> None:
+def test_the_gap_to_the_best_rival_is_measured_within_each_budget():
     """Ours is right at its second turn, for 320 tokens; one rival at its first, for 110."""
     svr = judged("svr", [WRONG, RIGHT])
     rivals = [judged("grpo", [RIGHT]), judged("grpo_mt", [WRONG, WRONG])]
@@ -81,7 +81,7 @@ def test_the_gap_to_the_best_rival_is_measured_within_each_budget() -> None:
     assert points[400]["gap"]["difference"] == 0.0
 
 
-def test_a_difference_is_above_or_below_zero_or_not_decided() -> None:
+def test_a_difference_is_above_or_below_zero_or_not_decided():
     spread = np.linspace(-1, 1, 101)
     labels = [decided(np.array([mean, *(mean + spread)])) for mean in (1.0, 0.9, -0.9, -1.0)]
     assert labels == ["above", "not decided", "not decided", "below"]
@@ -91,9 +91,7 @@ def test_a_difference_is_above_or_below_zero_or_not_decided() -> None:
     assert normal_p_value(np.zeros(9)) == 1.0
 
 
-def test_claims_begin_with_adaptive_inference_against_its_fixed_budgets(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_claims_begin_with_adaptive_inference_against_its_fixed_budgets(monkeypatch):
     every = [judged("svr", [WRONG, RIGHT]), judged("svr_plus", [RIGHT, WRONG])]
     first, *others = claim_entries(every)
     assert first["claim"] == "SVR, adaptive minus its best fixed number of turns"

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,19 +43,19 @@ def two_problems() -> TurnTable:
     return recorded(record("a", *first), record("b", *second))
 
 
-def test_adaptive_refinement_returns_the_first_accepted_turn_else_the_last() -> None:
+def test_adaptive_refinement_returns_the_first_accepted_turn_else_the_last():
     right, tokens = adaptive(two_problems())
     assert right.tolist() == [False, True]
     assert tokens.tolist() == [20, 30]
 
 
-def test_a_verdict_says_with_which_probability_the_answer_is_right() -> None:
+def test_a_verdict_says_with_which_probability_the_answer_is_right():
     stated = [turn(True, c, -0.1, 1, verdict_probability=0.8) for c in (0.9, 0.1)]
     run = recorded(record("a", *stated, turn(True, 0.9, -0.1, 1)))
     assert says_correct(run) == pytest.approx(np.array([[0.8, 0.2, 0.5]]))
 
 
-def test_free_rules_stop_at_a_log_probability_or_take_the_majority() -> None:
+def test_free_rules_stop_at_a_log_probability_or_take_the_majority():
     right, tokens = free_options(two_problems())
     assert tokens[:, 0].tolist() == [10, 10]  # the lowest level: every first turn is returned
     # The highest level, -0.1: only the first problem reaches it, the other returns its best turn.
@@ -66,7 +65,7 @@ def test_free_rules_stop_at_a_log_probability_or_take_the_majority() -> None:
     assert tokens[:, -3:].tolist() == [[10, 20, 30], [10, 20, 30]]
 
 
-def test_a_rule_is_chosen_on_one_half_within_the_budget_and_measured_on_the_other() -> None:
+def test_a_rule_is_chosen_on_one_half_within_the_budget_and_measured_on_the_other():
     right = np.array([[1, 0], [0, 1], [1, 0], [0, 1]], dtype=bool)
     half = np.array([0, 1, 0, 1])
     same = np.full((4, 2), 10)
@@ -75,17 +74,17 @@ def test_a_rule_is_chosen_on_one_half_within_the_budget_and_measured_on_the_othe
     assert fitted(right, costs, np.full(4, 10.0), half) == 0.5  # only the second is allowed
 
 
-def test_a_difference_that_is_the_same_for_every_seed_and_problem_has_no_interval() -> None:
+def test_a_difference_that_is_the_same_for_every_seed_and_problem_has_no_interval():
     found = compared([1, 2], 5, lambda seed, rows: 0.25)
     assert (found["value"], found["ci95"]) == (0.25, [0.25, 0.25])
     assert found["p"] == pytest.approx(2 / 2000)
 
 
-def test_holm_multiplies_by_the_hypotheses_that_are_left_and_never_falls() -> None:
+def test_holm_multiplies_by_the_hypotheses_that_are_left_and_never_falls():
     assert holm({"a": 0.02, "b": 0.03, "c": 0.5}) == {"a": 0.06, "b": 0.06, "c": 0.5}
 
 
-def test_the_report_compares_arms_from_the_published_files_alone(tmp_path: Path) -> None:
+def test_the_report_compares_arms_from_the_published_files_alone(tmp_path):
     for arm, informed in (("svr", True), ("control", False)):
         lines = []
         for dataset, count in (("test", 40), ("control", 120)):

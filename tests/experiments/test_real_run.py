@@ -28,9 +28,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_run_leaves_a_recording_of_every_policy_and_does_nothing_twice(
-    small: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_leaves_a_recording_of_every_policy_and_does_nothing_twice(small, capsys):
     words = ["--out", str(small), "--seeds", "7", "--arms", "svr", "--steps", "1", *CHEAP]
     assert real.main(["run", *words]) == 0
     names = {path.name for path in (small / "results").iterdir()}
@@ -42,14 +40,12 @@ def test_run_leaves_a_recording_of_every_policy_and_does_nothing_twice(
     assert "to do" not in capsys.readouterr().out
 
 
-def test_without_a_model_the_command_that_makes_it_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_model_the_command_that_makes_it_is_named(tmp_path, capsys):
     assert real.main(["run", "--out", str(tmp_path)]) == 1
     assert f"python -m experiments.real.model --out {tmp_path}/model" in capsys.readouterr().err
 
 
-def test_the_control_differs_by_the_rewards_for_verification_alone(tmp_path: Path) -> None:
+def test_the_control_differs_by_the_rewards_for_verification_alone(tmp_path):
     made = plan.commands(tmp_path, 1, ["svr", "control"], 40)
     svr, control = (
         [word.replace("/control", "/svr") for word in one.arguments]

@@ -20,7 +20,7 @@ from tests.recipes import completion
 TASK = ShortAnswer()
 
 
-def test_no_problem_is_both_trained_on_and_held_out_nor_demonstrated() -> None:
+def test_no_problem_is_both_trained_on_and_held_out_nor_demonstrated():
     def numbers(question: str) -> tuple[str, ...]:
         return (question.split()[0], *re.findall(r"\d+", question))
 
@@ -31,7 +31,7 @@ def test_no_problem_is_both_trained_on_and_held_out_nor_demonstrated() -> None:
 
 
 @pytest.mark.parametrize("kind", ARITHMETIC)
-def test_a_solution_ends_with_its_answer_and_is_right(kind: str) -> None:
+def test_a_solution_ends_with_its_answer_and_is_right(kind):
     exercise = KINDS[kind](random.Random(0))
     assert exercise.reasoning.endswith(exercise.answer) or not exercise.reasoning
     for step in filter(None, exercise.reasoning.split(", ")):
@@ -39,7 +39,7 @@ def test_a_solution_ends_with_its_answer_and_is_right(kind: str) -> None:
         assert eval(left) == int(right)
 
 
-def test_demonstrated_self_checks_are_in_form_and_say_nothing_about_the_draft() -> None:
+def test_demonstrated_self_checks_are_in_form_and_say_nothing_about_the_draft():
     right, stated = [], []
     for document in islice(demonstrations(0), 3000):
         assert self_check_format_score(document.completion) == 1.0
@@ -57,7 +57,7 @@ def test_demonstrated_self_checks_are_in_form_and_say_nothing_about_the_draft() 
     assert abs(auroc(np.array(stated), np.array(right)) - 0.5) < 0.05
 
 
-def test_a_later_prompt_is_the_question_and_the_last_reply() -> None:
+def test_a_later_prompt_is_the_question_and_the_last_reply():
     text = "<answer>2</answer>\n<self_check>VERDICT: CORRECT; CONFIDENCE: 0.7</self_check>"
     problem = Problem(id="x", task=TASK.name, question="1 + 1?", reference="secret")
     prompts = []
@@ -70,7 +70,7 @@ def test_a_later_prompt_is_the_question_and_the_last_reply() -> None:
     assert prompts[1].endswith("\nIt was cut off. Reply again.")
 
 
-def test_the_verdict_learns_as_by_the_gradient_of_a_brier_score() -> None:
+def test_the_verdict_learns_as_by_the_gradient_of_a_brier_score():
     # "VERDICT: CORRECT" in three tokens, of which the last two spell the verdict: q = .5 * .5.
     sampled = replace(
         completion("VERDICT: CORRECT"),

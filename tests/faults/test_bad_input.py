@@ -45,16 +45,12 @@ def fault(capsys: pytest.CaptureFixture[str], tmp_path: Path, *words: object) ->
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )
-def test_a_wrong_setting_is_named(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], parts: list[str]
-) -> None:
+def test_a_wrong_setting_is_named(capsys, tmp_path, arguments, parts):
     line = fault(capsys, tmp_path, *arguments)
     assert all(part in line for part in parts), line
 
 
-def test_a_configuration_in_another_encoding_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_configuration_in_another_encoding_is_refused(capsys, tmp_path):
     path = tmp_path / "wide.yaml"
     path.write_text("seed_everything: 3\n", encoding="utf-16")
     line = fault(capsys, tmp_path, "--config", path)
@@ -62,9 +58,7 @@ def test_a_configuration_in_another_encoding_is_refused(
 
 
 @pytest.mark.parametrize("left", ["checkpoints/last.ckpt", "policy"])
-def test_a_new_run_does_not_overwrite_an_old_one(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, left: str
-) -> None:
+def test_a_new_run_does_not_overwrite_an_old_one(capsys, tmp_path, left):
     found = tmp_path / "run" / left
     found.mkdir(parents=True)
     line = fault(capsys, tmp_path)
@@ -75,8 +69,8 @@ def test_a_new_run_does_not_overwrite_an_old_one(
 
 @pytest.mark.parametrize("command", ["test", "predict"])
 def test_a_checkpoint_that_is_not_there_is_not_replaced_by_the_untrained_policy(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
-) -> None:
+    capsys, tmp_path, command
+):
     folder = tmp_path / "nowhere"
     words = [*TINY, "--trainer.default_root_dir", folder, "--ckpt_path", "last"]
     question = ["--question", "1 2 = 3"] if command == "predict" else []
@@ -85,9 +79,7 @@ def test_a_checkpoint_that_is_not_there_is_not_replaced_by_the_untrained_policy(
     assert not (folder / "eval").exists()
 
 
-def test_a_damaged_weights_file_is_named(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_damaged_weights_file_is_named(capsys, tmp_path):
     folder = tmp_path / "broken"
     shutil.copytree(SHIPPED, folder)
     weights = folder / "model.safetensors"

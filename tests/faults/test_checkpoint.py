@@ -120,9 +120,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_save_takes_the_place_of_the_one_before_and_leaves_nothing_else(
-    kind: Kind, saved: Path
-) -> None:
+def test_a_save_takes_the_place_of_the_one_before_and_leaves_nothing_else(kind, saved):
     for step in (2, 3):
         kind.save(step, saved)
         assert kind.step_of(saved) == step
@@ -171,9 +169,7 @@ def killed(kind: Kind, step: int, path: Path, call: int) -> bool:
     return False
 
 
-def test_a_kill_at_any_moment_of_a_save_leaves_the_old_checkpoint_or_the_new_one(
-    kind: Kind, saved: Path
-) -> None:
+def test_a_kill_at_any_moment_of_a_save_leaves_the_old_checkpoint_or_the_new_one(kind, saved):
     outcomes: list[int] = []
     while killed(kind, 2, saved, len(outcomes) + 1):
         outcomes.append(kind.step_of(saved))
@@ -186,8 +182,8 @@ def test_a_kill_at_any_moment_of_a_save_leaves_the_old_checkpoint_or_the_new_one
 
 @one_file
 def test_a_write_that_breaks_off_leaves_the_previous_checkpoint_and_says_how_much_is_free(
-    kind: Kind, saved: Path
-) -> None:
+    kind, saved
+):
     large = {"weights": torch.zeros(1_000_000)}  # 4 MB
     message = (
         rf"{saved} could not be written \(File too large\); \d+ MiB are free; "
@@ -235,8 +231,8 @@ def plant_a_bare_pickle(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [truncate, empty, flip_a_bit, plant, plant_a_bare_pickle])
 def test_a_checkpoint_that_is_damaged_or_would_run_code_is_refused_by_name_and_runs_none(
-    kind: Kind, saved: Path, damage: Callable[[Path], None]
-) -> None:
+    kind, saved, damage
+):
     file = saved / kind.files[-1] if kind.files[-1] else saved
     damage(file)
     with pytest.raises(ConfigError, match=rf"{file} is damaged .*give --ckpt_path another"):
@@ -245,9 +241,7 @@ def test_a_checkpoint_that_is_damaged_or_would_run_code_is_refused_by_name_and_r
 
 
 @one_file
-def test_resuming_from_a_damaged_checkpoint_is_one_line_and_changes_nothing(
-    saved: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_resuming_from_a_damaged_checkpoint_is_one_line_and_changes_nothing(saved, capsys):
     flip_a_bit(saved)
     before = saved.read_bytes()
     root = ("--trainer.default_root_dir", saved.parents[1])
@@ -256,7 +250,7 @@ def test_resuming_from_a_damaged_checkpoint_is_one_line_and_changes_nothing(
     assert saved.read_bytes() == before
 
 
-def test_a_checkpoint_of_another_kind_or_number_of_processes_is_named(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_kind_or_number_of_processes_is_named(tmp_path):
     single, shards = tmp_path / "single.ckpt", tmp_path / "shards.ckpt"
     io = DurableCheckpointIO()
     OneFile().save(1, single)

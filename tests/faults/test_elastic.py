@@ -56,7 +56,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_two_processes_share_the_work_and_write_one_run(whole: Path) -> None:
+def test_two_processes_share_the_work_and_write_one_run(whole):
     values = logged(whole)
     assert [*values["train/grad_norm"]] == [*range(1, STEPS + 1)]
     rollouts = jsonl(whole / "rollouts.jsonl")
@@ -75,8 +75,8 @@ def test_two_processes_share_the_work_and_write_one_run(whole: Path) -> None:
 
 
 def test_a_killed_process_comes_back_and_the_run_ends_as_one_that_was_not_interrupted(
-    whole: Path, tmp_path: Path
-) -> None:
+    whole, tmp_path
+):
     output = run_two(tmp_path / "killed", tmp_path / "struck")
     assert (tmp_path / "struck").exists()
     assert "failed (exitcode: -9) local_rank: 1" in output

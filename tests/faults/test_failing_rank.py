@@ -46,14 +46,14 @@ def runs(pid: int) -> bool:
         return False
 
 
-def test_a_rank_that_raises_ends_one_that_is_busy_elsewhere(tmp_path: Path) -> None:
+def test_a_rank_that_raises_ends_one_that_is_busy_elsewhere(tmp_path):
     code, errors = run_two(tmp_path, 1, "raise", others="busy")
     assert code != 0
     assert "in _strike" in errors
     assert "error: rank 1 failed: ValueError: the fault of this test" in errors
 
 
-def test_what_all_ranks_find_wrong_is_said_once(tmp_path: Path) -> None:
+def test_what_all_ranks_find_wrong_is_said_once(tmp_path):
     code, errors = run_two(tmp_path, -1, "config")
     assert code == 2
     lines = [line for line in errors.splitlines() if "error" in line]

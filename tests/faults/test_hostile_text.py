@@ -1,7 +1,6 @@
 """What a policy writes reaches terminals and files as text, and as nothing else."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,9 +39,7 @@ def group(text: str) -> Group:
 
 
 @each_text
-def test_a_terminal_is_shown_no_control_character_and_no_markup_is_obeyed(
-    text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_terminal_is_shown_no_control_character_and_no_markup_is_obeyed(text, capsys):
     found = group(text)
     one = found.trajectories[0]
     TurnPrinter(name_problems=True)(one.problem, one.turns[0])
@@ -55,9 +52,7 @@ def test_a_terminal_is_shown_no_control_character_and_no_markup_is_obeyed(
 
 
 @each_text
-def test_the_rollouts_file_holds_one_line_per_trajectory_that_reads_back(
-    text: str, tmp_path: Path
-) -> None:
+def test_the_rollouts_file_holds_one_line_per_trajectory_that_reads_back(text, tmp_path):
     log = RolloutLog(every=0)
     trainer: Any = SimpleNamespace(default_root_dir=tmp_path, is_global_zero=True, global_step=1)
     module: Any = SimpleNamespace(groups=[group(text)], recipe=SVR())

@@ -44,7 +44,7 @@ class Cut(SVRModule):
             raise KeyboardInterrupt
         super().validation_step(*args, **options)
 
-    def test_step(self, *_: Any, **__: Any) -> None:
+    def test_step(self, *_: Any, **__: Any):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -100,12 +100,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Cut]:
     ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else "",
 )
 def test_an_interrupted_run_saves_a_checkpoint_and_resumes_with_the_same_end(
-    tmp_path: Path,
-    whole: tuple[Path, Cut],
-    caplog: pytest.LogCaptureFixture,
-    place: tuple[str, int],
-    saved: int,
-) -> None:
+    tmp_path, whole, caplog, place, saved
+):
     with caplog.at_level("INFO"), pytest.raises((SystemExit, KeyboardInterrupt)):
         run(tmp_path, place)
     hint = f"interrupted after optimizer step {saved}; the same command with --ckpt_path last"
@@ -120,8 +116,8 @@ def test_an_interrupted_run_saves_a_checkpoint_and_resumes_with_the_same_end(
 
 
 def test_a_run_that_was_interrupted_before_it_began_names_no_checkpoint(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, caplog, monkeypatch
+):
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -132,7 +128,7 @@ def test_a_run_that_was_interrupted_before_it_began_names_no_checkpoint(
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_sigterm_ends_an_evaluation_at_once(tmp_path: Path) -> None:
+def test_sigterm_ends_an_evaluation_at_once(tmp_path):
     model = module()
     model.__class__ = Cut
     with pytest.raises((SystemExit, KeyboardInterrupt)):

@@ -36,9 +36,7 @@ def uninterrupted(
 
 
 @pytest.mark.parametrize("options", [ALL_WEIGHTS, ADAPTERS], indirect=True)
-def test_a_run_killed_and_resumed_ends_like_one_that_was_not(
-    options: tuple[str, ...], uninterrupted: tuple[Path, float], tmp_path: Path
-) -> None:
+def test_a_run_killed_and_resumed_ends_like_one_that_was_not(options, uninterrupted, tmp_path):
     whole, step_seconds = uninterrupted
     folder = tmp_path / "killed"
     process = start(folder, *options)
@@ -52,9 +50,7 @@ def test_a_run_killed_and_resumed_ends_like_one_that_was_not(
 
 
 @pytest.mark.parametrize("options", [ALL_WEIGHTS], indirect=True)
-def test_a_validation_is_made_up_for_where_a_kill_cut_it_off(
-    uninterrupted: tuple[Path, float], tmp_path: Path
-) -> None:
+def test_a_validation_is_made_up_for_where_a_kill_cut_it_off(uninterrupted, tmp_path):
     folder = tmp_path / "killed"
     evaluation = folder / "eval" / "step-000004"
     _kill_at(evaluation / ".journal-0.jsonl", start(folder))  # within the validation

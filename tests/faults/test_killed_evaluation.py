@@ -50,9 +50,7 @@ def killed(folder: Path, journal: Path, after: int) -> bytes:
     return journal.read_bytes()
 
 
-def test_an_evaluation_killed_and_started_again_leaves_the_same_files(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_evaluation_killed_and_started_again_leaves_the_same_files(tmp_path, caplog):
     evaluation = tmp_path / "eval" / "test"
     assert main(arguments(tmp_path)) == 0
     whole = files(evaluation)
@@ -88,9 +86,7 @@ def prints(
     return module, module.record_fingerprint("test")
 
 
-def test_whatever_decides_a_record_is_in_the_fingerprint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_decides_a_record_is_in_the_fingerprint(tmp_path, monkeypatch):
     module, first = prints(tmp_path, monkeypatch)
     assert prints(tmp_path, monkeypatch)[1] == first
     # What the threshold is counts, not where it comes from.
@@ -111,8 +107,8 @@ def test_whatever_decides_a_record_is_in_the_fingerprint(
 
 
 def test_the_step_of_the_weights_is_in_the_fingerprint_before_the_evaluation_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     """A process that starts again knows its step at once, one that evaluates twice had another."""
     module, first = prints(tmp_path, monkeypatch)
     module.evaluator.begin("step-000007", step=7)

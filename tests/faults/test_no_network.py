@@ -2,7 +2,6 @@
 
 import socket
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,12 +27,12 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return attempts
 
 
-def test_the_embedded_default_never_asks_for_one(tmp_path: Path, no_network: list[Any]) -> None:
+def test_the_embedded_default_never_asks_for_one(tmp_path, no_network):
     assert main(["validate", *SMALL, "--trainer.default_root_dir", str(tmp_path)]) == 0
     assert no_network == []
 
 
-def test_a_policy_on_the_hub_is_one_line_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_on_the_hub_is_one_line_that_names_it(monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda _: None)  # the hub's client would wait and try again
     with pytest.raises(ConfigError) as caught:
         load_policy(PolicyConfig(path="nobody/nothing"), seed=0)

@@ -85,9 +85,7 @@ def infinite_gradient(model: SVRModule, batch: TrainBatch) -> None:
     ("fault", "what"),
     [(infinite_advantage, "loss"), (weight_that_is_nan, "loss"), (infinite_gradient, "gradient")],
 )
-def test_the_step_and_its_problems_are_named_and_nothing_is_updated(
-    tmp_path: Path, fault: Fault, what: str
-) -> None:
+def test_the_step_and_its_problems_are_named_and_nothing_is_updated(tmp_path, fault, what):
     strike = Strike(fault)
     message = f"the {what} of optimizer step 2 is not finite; stopped before the update"
     with pytest.raises(RuntimeError, match=message) as error:

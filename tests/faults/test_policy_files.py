@@ -34,8 +34,8 @@ def rename(folder: Path, prefix: str) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
 def test_a_missing_weight_is_named_by_every_command_before_it_writes_anything(
-    command: tuple[str, ...], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    command, folder, tmp_path, capsys
+):
     file = folder / "model.safetensors"
     weights = load_file(file)
     del weights[DOWN]
@@ -48,7 +48,7 @@ def test_a_missing_weight_is_named_by_every_command_before_it_writes_anything(
     assert not run.exists()
 
 
-def test_serve_names_a_missing_weight(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_serve_names_a_missing_weight(folder, capsys):
     rename(folder, "_orig_mod.")
     assert "the checkpoint lacks 47 of the model's weights" in refused(
         capsys, "serve", "--task", "countdown", "--policy", folder
@@ -56,13 +56,13 @@ def test_serve_names_a_missing_weight(folder: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "student."])
-def test_weights_under_other_names_are_not_drawn_at_random(prefix: str, folder: Path) -> None:
+def test_weights_under_other_names_are_not_drawn_at_random(prefix, folder):
     rename(folder, prefix)
     with pytest.raises(ValueError, match=f"lacks 47 .* others, such as {prefix}model.embed"):
         _read_model(PolicyConfig(path=str(folder)))
 
 
-def test_an_output_layer_that_is_neither_tied_nor_there_is_named(folder: Path) -> None:
+def test_an_output_layer_that_is_neither_tied_nor_there_is_named(folder):
     file = folder / "config.json"
     file.write_text(
         file.read_text().replace('"tie_word_embeddings": true', '"tie_word_embeddings": false')
@@ -72,7 +72,7 @@ def test_an_output_layer_that_is_neither_tied_nor_there_is_named(folder: Path) -
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_tokenizer_that_does_not_fit_is_refused(own: bool, folder: Path) -> None:
+def test_a_tokenizer_that_does_not_fit_is_refused(own, folder):
     """One with tokens that the model has not, and the empty one that stands for none."""
     if own:
         tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -85,7 +85,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused(own: bool, folder: Path) -> No
         read_policy(PolicyConfig(path=str(folder), max_model_len=1024, max_prompt_tokens=512), 0)
 
 
-def test_weights_that_the_model_does_not_have_are_no_fault(folder: Path) -> None:
+def test_weights_that_the_model_does_not_have_are_no_fault(folder):
     """Other heads, and towers for images, come with many checkpoints."""
     file = folder / "model.safetensors"
     weights = load_file(file)
@@ -93,7 +93,7 @@ def test_weights_that_the_model_does_not_have_are_no_fault(folder: Path) -> None
     _read_model(PolicyConfig(path=str(folder)))
 
 
-def test_a_pointer_of_git_lfs_is_no_policy(folder: Path) -> None:
+def test_a_pointer_of_git_lfs_is_no_policy(folder):
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
     (folder / "model.safetensors").write_text(pointer)
     with pytest.raises(ValueError, match=r"model\.safetensors is a pointer of git-lfs"):

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -71,8 +70,8 @@ def message(said: httpx.Response) -> str:
     ],
 )
 def test_a_fault_of_the_models_server_is_reported_and_the_next_request_is_answered(
-    fault: Reply, tries: int, status: int, words: str
-) -> None:
+    fault, tries, status, words
+):
     with behind(completion(DOUBT), *[fault] * tries) as (url, upstream):
         said = chat(url)
         assert (said.status_code, len(upstream.bodies)) == (status, 1 + tries)
@@ -82,7 +81,7 @@ def test_a_fault_of_the_models_server_is_reported_and_the_next_request_is_answer
         assert chat(url).status_code == 200
 
 
-def test_a_server_that_is_down_is_reported_and_used_again_when_it_is_back() -> None:
+def test_a_server_that_is_down_is_reported_and_used_again_when_it_is_back():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with serving(in_front_of(f"http://127.0.0.1:{port}/v1")) as url:
@@ -91,7 +90,7 @@ def test_a_server_that_is_down_is_reported_and_used_again_when_it_is_back() -> N
             assert chat(url).status_code == 200
 
 
-def test_a_hung_server_is_given_up_at_the_limit_of_time() -> None:
+def test_a_hung_server_is_given_up_at_the_limit_of_time():
     with hung() as (upstream, gone), serving(in_front_of(upstream, seconds=0.3)) as url:
         said = chat(url)
         assert (said.status_code, message(said)) == (
@@ -101,7 +100,7 @@ def test_a_hung_server_is_given_up_at_the_limit_of_time() -> None:
         assert gone.wait(1)
 
 
-def test_a_fault_of_the_first_turn_is_a_400_or_429_of_a_stream_too() -> None:
+def test_a_fault_of_the_first_turn_is_a_400_or_429_of_a_stream_too():
     with behind(Reply(b"", 400), Reply(b"", 429, {"Retry-After": "9"})) as (url, _):
         assert chat(url, stream=True).status_code == 400
         assert chat(url, stream=True).headers["retry-after"] == "9"
@@ -135,7 +134,7 @@ def hung() -> Iterator[tuple[str, threading.Event]]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_takes_its_request_along(stream: bool) -> None:
+def test_a_client_that_goes_takes_its_request_along(stream):
     # The server itself would wait ten minutes.
     with hung() as (upstream, gone):
         server = in_front_of(upstream)
@@ -147,7 +146,7 @@ def test_a_client_that_goes_takes_its_request_along(stream: bool) -> None:
             assert within(5, lambda: server.running == 0)
 
 
-def test_one_request_too_many_is_asked_to_retry_later() -> None:
+def test_one_request_too_many_is_asked_to_retry_later():
     with hung() as (upstream, _), ThreadPoolExecutor(1) as pool:
         server = in_front_of(upstream, requests=1, seconds=1)
         with serving(server) as url:
@@ -162,7 +161,7 @@ JSON_ALONE = {"content-type": "application/json"}
 HEAD = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
-def test_a_body_of_100_megabytes_is_refused_and_not_kept(sound: str) -> None:
+def test_a_body_of_100_megabytes_is_refused_and_not_kept(sound):
     chunk = b"x" * 2**20
     sent: Any = {"content": (chunk for _ in range(100)), "headers": JSON_ALONE, "timeout": 60}
     said = httpx.post(f"{sound}/chat/completions", **sent)
@@ -171,7 +170,7 @@ def test_a_body_of_100_megabytes_is_refused_and_not_kept(sound: str) -> None:
     assert chat(sound).status_code == 200
 
 
-def test_a_body_that_never_ends_is_refused() -> None:
+def test_a_body_that_never_ends_is_refused():
     with behind(transfer_seconds=0.2) as (url, _):
         host, port = url.split("/")[2].split(":")
         with socket.create_connection((host, int(port))) as connection:
@@ -179,7 +178,7 @@ def test_a_body_that_never_ends_is_refused() -> None:
             assert connection.recv(2**16).startswith(b"HTTP/1.1 408")
 
 
-def test_a_client_that_does_not_read_takes_no_place() -> None:
+def test_a_client_that_does_not_read_takes_no_place():
     def long(_: dict[str, Any], number: int) -> Reply:
         return SOUND if number > 6 else completion(DOUBT + "x" * 900_000)
 
@@ -236,7 +235,7 @@ USER = wrote("user", QUESTION)
         ({"messages": [USER], "model": "other\x1b[31m"}, "no model 'other?[31m'"),
     ],
 )
-def test_wrong_requests_are_refused_by_the_field(sound: str, body: Any, words: str) -> None:
+def test_wrong_requests_are_refused_by_the_field(sound, body, words):
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     said = httpx.post(f"{sound}/chat/completions", content=data, headers=JSON_ALONE)
     assert said.status_code == (404 if "no model" in words else 400)
@@ -244,7 +243,7 @@ def test_wrong_requests_are_refused_by_the_field(sound: str, body: Any, words: s
     assert said.content.isascii()
 
 
-def test_control_characters_are_data_on_their_way_in_and_out() -> None:
+def test_control_characters_are_data_on_their_way_in_and_out():
     hostile = "\x00\x1b[31m\r\n\r\ndata: [DONE]\n\n<|im_end|>\u2028\ud800"
     with behind(completion(SURE + hostile)) as (url, upstream):
         asked = [{"role": "user", "content": hostile[:-1]}]
@@ -258,7 +257,7 @@ def test_control_characters_are_data_on_their_way_in_and_out() -> None:
         assert [event for event in events[:-2] if not event.startswith("data: {")] == []
 
 
-def test_sigterm_under_load_answers_what_ends_in_time_and_refuses_the_rest() -> None:
+def test_sigterm_under_load_answers_what_ends_in_time_and_refuses_the_rest():
     def slow(body: dict[str, Any], number: int) -> Reply:
         reply = completion(SURE)
         reply.delay = 0.5 if number < 9 else 30  # more than the server waits
@@ -302,16 +301,12 @@ HERE = ["--upstream", "http://h/v1", "--model", "m"]
         ([*HERE, "--at-once", "0"], "at_once=0 must be above 0"),
     ],
 )
-def test_a_wrong_command_line_is_one_line(
-    options: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_command_line_is_one_line(options, words, capsys):
     assert main(["serve", "--task", "countdown", *options]) == 2
     assert words in capsys.readouterr().err
 
 
-def test_a_port_in_use_is_one_line_before_the_policy_is_loaded(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_port_in_use_is_one_line_before_the_policy_is_loaded(capsys):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = str(taken.getsockname()[1])
@@ -319,9 +314,7 @@ def test_a_port_in_use_is_one_line_before_the_policy_is_loaded(
     assert f"--port {port}: [Errno" in capsys.readouterr().err
 
 
-def test_a_certificate_for_something_else_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_certificate_for_something_else_is_refused(tmp_path, capsys):
     certificate(tmp_path, weights="others", decoding={"chat_template_kwargs": {}})
     file = tmp_path / "certificate.json"
     upstream = ["--upstream", "http://h/v1", "--model", "m", "--certificate", str(file)]

@@ -39,7 +39,7 @@ def post(url: str, **headers: str) -> int:
     return httpx.post(f"{url}/chat/completions", json=BODY, headers=named).status_code
 
 
-def test_without_a_key_no_page_of_elsewhere_may_ask(upstream: Scripted) -> None:
+def test_without_a_key_no_page_of_elsewhere_may_ask(upstream):
     with serving(in_front_of(upstream.url, origins=["https://ok.example"])) as url:
         own = url.removesuffix("/v1")
         assert post(url, content_type="text/plain", origin="http://evil.example") == 403
@@ -64,7 +64,7 @@ def test_without_a_key_no_page_of_elsewhere_may_ask(upstream: Scripted) -> None:
             assert connection.recv(2**16).startswith(b"HTTP/1.1 415")
 
 
-def test_a_browser_is_told_which_pages_may_ask(upstream: Scripted) -> None:
+def test_a_browser_is_told_which_pages_may_ask(upstream):
     asking = {"access-control-request-method": "POST", "access-control-request-headers": "x-a"}
     with serving(in_front_of(upstream.url, origins=["https://ok.example"], key="k")) as url:
         for origin, allowed in (("https://ok.example", True), ("https://evil.example", False)):
@@ -73,7 +73,7 @@ def test_a_browser_is_told_which_pages_may_ask(upstream: Scripted) -> None:
             assert said.is_success == allowed
 
 
-def test_with_a_key_nothing_else_is_asked_for(upstream: Scripted) -> None:
+def test_with_a_key_nothing_else_is_asked_for(upstream):
     with serving(in_front_of(upstream.url, key="secret")) as url:
         for status, headers in (
             (200, {"authorization": "bearer  secret", "host": "evil.example"}),
@@ -97,7 +97,7 @@ def closes_within(connection: socket.socket, seconds: float) -> bool:
     return True
 
 
-def test_a_silent_or_half_open_connection_is_closed(upstream: Scripted) -> None:
+def test_a_silent_or_half_open_connection_is_closed(upstream):
     limits = Limits(head_seconds=0.3, idle_seconds=0.6)
     with serving(in_front_of(upstream.url), limits) as url:
         for sent in (b"", b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-A: "):
@@ -116,7 +116,7 @@ def test_a_silent_or_half_open_connection_is_closed(upstream: Scripted) -> None:
         assert chat(url).status_code == 200
 
 
-def test_the_connection_that_has_waited_longest_makes_room_for_another(upstream: Scripted) -> None:
+def test_the_connection_that_has_waited_longest_makes_room_for_another(upstream):
     with serving(in_front_of(upstream.url), Limits(connections=3)) as url:
         silent = [connected(url) for _ in range(3)]
         assert chat(url).status_code == 200
@@ -129,7 +129,7 @@ def test_the_connection_that_has_waited_longest_makes_room_for_another(upstream:
 
 
 @pytest.mark.parametrize("size", [2**15, 2**22])
-def test_a_header_that_is_too_long_is_refused(upstream: Scripted, size: int) -> None:
+def test_a_header_that_is_too_long_is_refused(upstream, size):
     with serving(in_front_of(upstream.url)) as url:
         with connected(url) as connection, contextlib.suppress(OSError):
             connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nX-A: " + b"x" * size)
@@ -158,9 +158,7 @@ time.sleep(60)
 """
 
 
-def test_a_request_with_the_key_is_answered_through_floods_without_one(
-    upstream: Scripted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_with_the_key_is_answered_through_floods_without_one(upstream, monkeypatch):
     monkeypatch.setenv("SERVE_KEY", "secret")
     own = ["--task", "countdown", "--upstream", upstream.url, "--model", "tiny"]
     times, own_key = [], {"authorization": "Bearer secret"}
@@ -183,9 +181,7 @@ def test_a_request_with_the_key_is_answered_through_floods_without_one(
 
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "gopher://127.0.0.1:9", "http://h:x"])
-def test_a_proxy_that_cannot_be_used_is_one_line(
-    proxy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_proxy_that_cannot_be_used_is_one_line(proxy, monkeypatch, capsys):
     monkeypatch.setenv("ALL_PROXY", proxy)
     upstream = ["--upstream", "http://127.0.0.1:1/v1", "--model", "m", "--port", "0"]
     assert main(["serve", "--task", "countdown", *upstream]) == 2
@@ -195,7 +191,7 @@ def test_a_proxy_that_cannot_be_used_is_one_line(
     assert "unset ALL_PROXY" in said.err
 
 
-def test_a_proxy_in_the_way_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_in_the_way_is_named_without_its_password(monkeypatch):
     with Scripted(lambda *_: Reply(b"<html>blocked", 403)) as between:
         proxy = f"http://me:hunter2@127.0.0.1:{between.port}"
         server = None
@@ -213,7 +209,7 @@ def test_a_proxy_in_the_way_is_named_without_its_password(monkeypatch: pytest.Mo
     assert "hunter2" not in message
 
 
-def test_an_address_without_its_version_is_a_hint(upstream: Scripted) -> None:
+def test_an_address_without_its_version_is_a_hint(upstream):
     with (
         Scripted(lambda *_: Reply(b"Not Found", 404)) as other,
         serving(in_front_of(other.url.removesuffix("/v1"))) as url,

@@ -136,9 +136,7 @@ def main(name: str, device: str, report: str, test: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["vllm", "transformers"])
-def test_an_engine_serves_the_trainers_weights_after_updates_and_sleeps(
-    engine: str, report: Path, figures: Figures
-) -> None:
+def test_an_engine_serves_the_trainers_weights_after_updates_and_sleeps(engine, report, figures):
     pytest.importorskip(engine)
     alone(__name__, engine, DEVICE, str(report), figures.test, seconds=240)
     assert figures.value("serves_present_weights") is True

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from importlib.util import find_spec
-from pathlib import Path
 
 import httpx
 import pytest
@@ -14,8 +13,8 @@ from svr_lightning.training.config import PolicyConfig
 from svr_lightning.training.policy import load_policy, weights_fingerprint
 from tests.commands import sampled
 from tests.gpu.conftest import DEVICE
-from tests.gpu.policy import Policy, question
-from tests.gpu.report import ROOT, Figures, kill_group
+from tests.gpu.policy import question
+from tests.gpu.report import ROOT, kill_group
 from tests.gpu.training import LOG, Run, eager_engine
 
 pytestmark = pytest.mark.gpu
@@ -23,9 +22,7 @@ KILLED_AFTER = 3
 """Step; the last checkpoint is of the one before."""
 
 
-def test_a_shipped_configuration_trains_and_validates_at_full_depth(
-    policy: Policy, figures: Figures, tmp_path: Path
-) -> None:
+def test_a_shipped_configuration_trains_and_validates_at_full_depth(policy, figures, tmp_path):
     loaded = load_policy(PolicyConfig(path=str(policy.folder)), seed=0)[0]
     assert weights_fingerprint(loaded.state_dict()) == policy.fingerprint
     del loaded
@@ -44,8 +41,8 @@ def test_a_shipped_configuration_trains_and_validates_at_full_depth(
 
 
 def test_a_killed_training_resumes_from_its_checkpoint_and_samples_the_same(
-    shallow: Policy, figures: Figures, tmp_path: Path
-) -> None:
+    shallow, figures, tmp_path
+):
     run, zero = Run(tmp_path, shallow, DEVICE), find_spec("deepspeed") is not None
     figures("deepspeed", zero)
     saving = {"every_n_train_steps": 2, "save_top_k": 0, "save_last": True}
@@ -78,9 +75,7 @@ def test_a_killed_training_resumes_from_its_checkpoint_and_samples_the_same(
     assert same == 1 or DEVICE == "cuda"  # kernels of a GPU may add up in another order
 
 
-def test_adapters_train_on_the_layer_for_a_small_card(
-    policy: Policy, figures: Figures, tmp_path: Path
-) -> None:
+def test_adapters_train_on_the_layer_for_a_small_card(policy, figures, tmp_path):
     pytest.importorskip("peft")
     run = Run(tmp_path, policy, DEVICE, layer="1gpu_24gb")
     run.changes["trainer"]["limit_val_batches"] = 0
@@ -91,7 +86,7 @@ def test_adapters_train_on_the_layer_for_a_small_card(
     assert min(run.logged()["train/grad_norm"].values()) > 0
 
 
-def test_a_policy_answers_behind_a_server(policy: Policy, figures: Figures, tmp_path: Path) -> None:
+def test_a_policy_answers_behind_a_server(policy, figures, tmp_path):
     began = time.perf_counter()
     limits = ("--max-turns=2", "--max-completion-tokens=32", "--port=0")
     line = ("serve", "--task", "gsm8k", "--policy", str(policy.folder), *limits)

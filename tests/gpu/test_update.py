@@ -89,13 +89,8 @@ WAYS = [
     ("model", "attention", "tilelang"), WAYS if DEVICE == "cuda" else WAYS[::4]
 )
 def test_an_update_of_fresh_lengths_is_timed_apart_from_first_uses(
-    model: str,
-    attention: str,
-    tilelang: str,
-    report: Path,
-    figures: Figures,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    model, attention, tilelang, report, figures, monkeypatch
+):
     if tilelang == "1":
         pytest.importorskip("tilelang")
     monkeypatch.setenv("FLA_TILELANG", tilelang)

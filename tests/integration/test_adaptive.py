@@ -55,7 +55,7 @@ def opinionated(name: str, _sample: int, turn: int) -> list[int]:
     return words(says("8+4-2", *OPINIONS[name][turn - 1]))
 
 
-def test_adaptive_inference_stops_at_the_first_open_gate_and_runs_to_the_end_otherwise() -> None:
+def test_adaptive_inference_stops_at_the_first_open_gate_and_runs_to_the_end_otherwise():
     records = adaptive(at_places(opinionated))
     assert [(r["id"], r["returned_turn"], r["stopped_early"]) for r in records] == [
         ("a", 3, True),
@@ -65,7 +65,7 @@ def test_adaptive_inference_stops_at_the_first_open_gate_and_runs_to_the_end_oth
     assert [len(record["turns"]) for record in records] == [3, 4, 4]
 
 
-def test_a_record_holds_what_the_samples_file_promises() -> None:
+def test_a_record_holds_what_the_samples_file_promises():
     seen: list[tuple[str, int]] = []
     records = adaptive(
         at_places(opinionated), on_turn=lambda problem, turn: seen.append((problem.id, turn.index))
@@ -101,7 +101,7 @@ def test_a_record_holds_what_the_samples_file_promises() -> None:
     assert sorted(seen) == [(r["id"], t["turn"]) for r in records for t in r["turns"]]
 
 
-def test_a_problem_that_does_not_fit_is_recorded_as_wrong_under_its_own_id() -> None:
+def test_a_problem_that_does_not_fit_is_recorded_as_wrong_under_its_own_id():
     long = replace(PROBLEMS[1], id="too-long", question="8 4 2 " * 400)
     engine = at_places(opinionated)
     records = adaptive(engine, [PROBLEMS[0], long, PROBLEMS[2]])
@@ -155,9 +155,7 @@ def recording() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
-def test_live_inference_and_a_replayed_recording_agree_turn_by_turn(
-    rule: StopRule, recording: list[dict[str, Any]]
-) -> None:
+def test_live_inference_and_a_replayed_recording_agree_turn_by_turn(rule, recording):
     live = moody_records(rule)
     (table,) = turn_tables(recording).values()
     outcome = replay(table, rule, 5)
@@ -196,9 +194,7 @@ def test_live_inference_and_a_replayed_recording_agree_turn_by_turn(
         ),
     ],
 )
-def test_the_terminal_names_the_real_reason_of_a_stop(
-    rule: StopRule, turns: list[Any], why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_terminal_names_the_real_reason_of_a_stop(rule, turns, why, capsys):
     engine = at_places(lambda _, __, turn: words(says(*turns[turn - 1])))
     (record,) = adaptive(engine, PROBLEMS[:1], rule=rule, max_turns=3)
     assert len(record["turns"]) == len(turns)
@@ -206,7 +202,7 @@ def test_the_terminal_names_the_real_reason_of_a_stop(
     assert why in " ".join(capsys.readouterr().out.split())
 
 
-def test_every_turn_is_shown_under_its_own_question(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_turn_is_shown_under_its_own_question(capsys):
     adaptive(at_places(opinionated), on_turn=TurnPrinter(name_problems=True))
     shown = " ".join(capsys.readouterr().out.split())
     turns = list(re.finditer(r" tokens \[(\w)\]", shown))
@@ -216,7 +212,7 @@ def test_every_turn_is_shown_under_its_own_question(capsys: pytest.CaptureFixtur
         assert max(above, key=above.__getitem__) == turn[1]
 
 
-def test_problems_that_could_not_be_run_or_graded_are_named() -> None:
+def test_problems_that_could_not_be_run_or_graded_are_named():
     rows = [record("fine", (True, "C", 0.9, 1)), record("b", (False, "C", 0.9, 1)), failed("long")]
     rows[1]["turns"][0]["grading_error"] = "the grader's process died"
     expected = (
@@ -227,7 +223,7 @@ def test_problems_that_could_not_be_run_or_graded_are_named() -> None:
         warn_of_faults(records_of(rows))
 
 
-def test_the_output_says_when_no_turn_states_a_self_check() -> None:
+def test_the_output_says_when_no_turn_states_a_self_check():
     records = adaptive(at_places(lambda *_: words("<answer>8+4-2</answer>")), max_turns=2)
     with pytest.warns(UserWarning, match=r"0 of 6 turns state a self-check; was this policy train"):
         warn_of_missing_self_checks(records_of(records))
@@ -237,7 +233,7 @@ def test_the_output_says_when_no_turn_states_a_self_check() -> None:
         warn_of_missing_self_checks(records_of([*records, *one]))
 
 
-def test_fresh_turns_are_independent_samples_of_the_first_prompt() -> None:
+def test_fresh_turns_are_independent_samples_of_the_first_prompt():
     """Turn 2 doubts, turn 3 is sure. No turn sees what came before; each has its own draw."""
     engine = at_places(opinionated)
     (record,) = evaluator(engine, rule=Confident(), fresh_turns=True).solve(PROBLEMS[:1], "toy")
@@ -249,7 +245,7 @@ def test_fresh_turns_are_independent_samples_of_the_first_prompt() -> None:
         EvaluationConfig(fresh_turns=True)
 
 
-def test_a_single_turn_recipe_has_fresh_turns_until_a_rule_without_a_self_check_stops() -> None:
+def test_a_single_turn_recipe_has_fresh_turns_until_a_rule_without_a_self_check_stops():
     answers = ["8+4", "8*4", "8+4", "8+2"]
     engine = at_places(lambda _name, _sample, turn: words(f"<answer>{answers[turn - 1]}</answer>"))
     twice = RepeatedAnswer(in_a_row=False)

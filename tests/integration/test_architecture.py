@@ -76,12 +76,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[str,
     [("fit", TO_THE_LOSS, 16), ("test", TO_THE_RESULTS, 8), ("serve", THROUGH_SERVE, 8)],
     ids=["row to loss", "completion to results", "request through serve"],
 )
-def test_a_run_calls_the_functions_of_the_walk_in_its_order(
-    calls: dict[str, list[tuple[str, str]]],
-    stage: str,
-    steps: list[tuple[str, str]],
-    most: int,
-) -> None:
+def test_a_run_calls_the_functions_of_the_walk_in_its_order(calls, stage, steps, most):
     assert 1 < len(steps) <= most
     assert [name for file, name in steps if (file, name) not in calls[stage]] == []
     made = iter(calls[stage])

@@ -26,7 +26,7 @@ from tests.scripted import TOKENIZER
 from tests.tolerance import of_gradients, of_logprobs
 
 
-def test_a_batch_is_padded_on_the_right_and_points_at_what_predicts_each_token() -> None:
+def test_a_batch_is_padded_on_the_right_and_points_at_what_predicts_each_token():
     batch = batch_of(
         [sample((5, 6, 7), (8, 9)), sample((5,), (6, 7, 8), advantage=-2.0)], weight=0.5
     )
@@ -47,7 +47,7 @@ def split(samples: list[Sample], accumulate: int = 1, updates: int = 1) -> list[
     return micro_batches(samples, accumulate=accumulate, updates=updates, version=0)
 
 
-def test_no_other_cut_makes_the_largest_micro_batch_smaller() -> None:
+def test_no_other_cut_makes_the_largest_micro_batch_smaller():
     rng = random.Random(0)
     for _ in range(300):
         size = rng.randint(1, 9)
@@ -63,23 +63,21 @@ def test_no_other_cut_makes_the_largest_micro_batch_smaller() -> None:
         assert max(lengths[r.stop - 1] * (r.stop - r.start) for r in runs) == min(every)
 
 
-def test_each_update_of_a_rollout_takes_whole_groups_in_their_order() -> None:
+def test_each_update_of_a_rollout_takes_whole_groups_in_their_order():
     batches = split(rollout(), accumulate=2, updates=2)
     groups = [Counter(batch.group_ids) for batch in batches]
     assert groups[0] + groups[1] == {"g0": 4}
     assert groups[2] + groups[3] == {"g1": 4}
 
 
-def test_samples_of_other_weights_than_the_present_ones_are_refused() -> None:
+def test_samples_of_other_weights_than_the_present_ones_are_refused():
     stale = [sample(version=6), sample(version=7)]
     with pytest.raises(RuntimeError, match="weights of step 6 at step 7; it was not synced"):
         micro_batches(stale, accumulate=1, updates=1, version=7)
 
 
 @pytest.mark.parametrize(("accumulate", "updates"), [(1, 4), (4, 2)])
-def test_samples_that_do_not_make_equal_optimizer_steps_are_refused(
-    accumulate: int, updates: int
-) -> None:
+def test_samples_that_do_not_make_equal_optimizer_steps_are_refused(accumulate, updates):
     wanted = f"6 samples do not make {updates} equal optimizer steps of at least {accumulate} "
     with pytest.raises(ValueError, match=wanted):
         split(rollout(6), accumulate, updates)
@@ -93,7 +91,7 @@ def model(request: pytest.FixtureRequest) -> Any:
 
 
 @torch.no_grad()
-def test_log_probabilities_in_a_padded_batch_are_those_of_each_sequence_alone(model: Any) -> None:
+def test_log_probabilities_in_a_padded_batch_are_those_of_each_sequence_alone(model):
     samples = rollout()
     batch = batch_of(samples, weight=1.0)
     together = completion_logprobs(model, batch, TEMPERATURE)
@@ -126,9 +124,7 @@ def close(model: Any, found: dict[str, Tensor], expected: dict[str, Tensor]) -> 
 
 
 @pytest.mark.parametrize("accumulate", [4, 7, 32])
-def test_micro_batches_add_up_to_the_gradient_of_the_whole_step(
-    model: Any, accumulate: int
-) -> None:
+def test_micro_batches_add_up_to_the_gradient_of_the_whole_step(model, accumulate):
     samples = rollout(32)
     parts = split(samples, accumulate)
     if accumulate == 7:
@@ -136,7 +132,7 @@ def test_micro_batches_add_up_to_the_gradient_of_the_whole_step(
     close(model, gradients(model, parts), gradients(model, split(samples)))
 
 
-def test_the_gradient_is_the_mean_over_sequences_worked_out_one_by_one(model: Any) -> None:
+def test_the_gradient_is_the_mean_over_sequences_worked_out_one_by_one(model):
     samples = rollout(4)
     batched = gradients(model, split(samples))
     model.zero_grad()
@@ -153,7 +149,7 @@ def test_the_gradient_is_the_mean_over_sequences_worked_out_one_by_one(model: An
     close(model, batched, {name: p.grad for name, p in model.named_parameters()})
 
 
-def test_an_empty_place_counts_in_the_mean_with_a_loss_of_zero() -> None:
+def test_an_empty_place_counts_in_the_mean_with_a_loss_of_zero():
     samples = rollout(4)
     batches = micro_batches([None, *samples, None, None, None], accumulate=2, updates=1, version=0)
     assert sum(len(batch) for batch in batches) == 4
@@ -161,7 +157,7 @@ def test_an_empty_place_counts_in_the_mean_with_a_loss_of_zero() -> None:
     assert [(batch.weight, batch.mean_weight) for batch in batches] == [(1 / 4, 1 / 2)] * 2
 
 
-def test_places_and_not_samples_decide_which_optimizer_step_a_sample_goes_to() -> None:
+def test_places_and_not_samples_decide_which_optimizer_step_a_sample_goes_to():
     first, second = rollout(2)
     batches = micro_batches(
         [first, None, None, second, None, None], accumulate=1, updates=2, version=0
@@ -172,7 +168,7 @@ def test_places_and_not_samples_decide_which_optimizer_step_a_sample_goes_to() -
     ]
 
 
-def test_a_step_with_too_few_sequences_is_filled_up_with_what_weighs_nothing() -> None:
+def test_a_step_with_too_few_sequences_is_filled_up_with_what_weighs_nothing():
     one, idle = rollout(2)
     batches = micro_batches(
         [one, None, None], accumulate=3, updates=1, version=0, dummy_sample=idle
@@ -185,7 +181,7 @@ def test_a_step_with_too_few_sequences_is_filled_up_with_what_weighs_nothing() -
         micro_batches([one, None, None], accumulate=3, updates=1, version=0)
 
 
-def test_two_parts_of_one_turn_share_a_forward_pass_and_keep_their_own_losses() -> None:
+def test_two_parts_of_one_turn_share_a_forward_pass_and_keep_their_own_losses():
     solution = sample((5, 6), (7, 8, 9, 10), advantage=1.0)
     check = dataclasses.replace(solution, advantage=-2.0)
     other = sample((5,), (6, 7))
@@ -206,7 +202,7 @@ def test_two_parts_of_one_turn_share_a_forward_pass_and_keep_their_own_losses() 
     torch.testing.assert_close(together, apart[[0, 1, 1]] * batch.mask)
 
 
-def test_a_span_of_text_is_found_among_the_sampled_tokens() -> None:
+def test_a_span_of_text_is_found_among_the_sampled_tokens():
     renderer = Renderer(TOKENIZER)
     text = "<analysis>8*2 é no</analysis><think>x</think>\n<answer>8+4-2</answer>"
     ids = (*TOKENIZER.encode(text), TOKENIZER.eos_token_id)

@@ -54,8 +54,8 @@ def by_threshold(samples: Path) -> dict[float, dict[str, Any]]:
 
 
 def test_the_cheapest_threshold_that_keeps_the_promise_is_written_where_predict_reads_it(
-    samples: Path, policy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    samples, policy, capsys
+):
     assert certify(samples, "--write", str(policy)) == 0
     # .75 to .99 return the same answers; of equals the strictest is taken.
     content = found(samples)
@@ -82,9 +82,7 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written_where_predict_
     assert max(map(len, shown.split("certificate.json")[0].splitlines()[:-1])) <= 80
 
 
-def test_a_promise_that_no_threshold_keeps_is_not_certified(
-    samples: Path, policy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_promise_that_no_threshold_keeps_is_not_certified(samples, policy, capsys):
     assert certify(samples, "--thresholds", "0.6", "0.7", "--write", str(policy)) == 1
     assert read_operating_point(policy) is None
     shown = capsys.readouterr().out
@@ -92,7 +90,7 @@ def test_a_promise_that_no_threshold_keeps_is_not_certified(
     assert "relax a limit, or use more problems: --plan says how many" in shown
 
 
-def test_every_promise_has_to_hold(samples: Path) -> None:
+def test_every_promise_has_to_hold(samples):
     bound = ("--token-bound", "1000")
     # One turn of 110 tokens; at .75 to .99 three problems in ten take a second one, of 210.
     assert certify(samples, "--max-tokens", "220", *bound, "--min-accuracy", "0.95") == 0
@@ -101,7 +99,7 @@ def test_every_promise_has_to_hold(samples: Path) -> None:
     assert row["p_values"]["tokens"] > row["level"] > row["p_values"]["pse"]
 
 
-def test_accepted_answers_have_a_promise_of_their_own(samples: Path) -> None:
+def test_accepted_answers_have_a_promise_of_their_own(samples):
     assert certify(samples, "--max-wrong-accepted", "0.05", max_pse="") == 0
     assert found(samples)["certified"]["rates"]["wrong_accepted"] == 0.0
     lax = ("--thresholds", "0.7")  # accepted on the first turn, 60 of 300 wrongly
@@ -109,7 +107,7 @@ def test_accepted_answers_have_a_promise_of_their_own(samples: Path) -> None:
     assert certify(samples, "--max-wrong-accepted", "0.25", *lax, max_pse="") == 0
 
 
-def test_a_promise_is_about_all_data_sets_together(tmp_path: Path) -> None:
+def test_a_promise_is_about_all_data_sets_together(tmp_path):
     good = [record(f"g{k}", (True, "C", 0.7, 1), dataset="good") for k in range(300)]
     write_samples(tmp_path, [*problems("bad", 100), *good])
     assert certify(tmp_path / "samples.jsonl", "--thresholds", "0.7") == 0
@@ -134,13 +132,8 @@ def with_rule(folder: Path, rows: list[dict[str, Any]], rule: StopRule, turns: i
     ],
 )
 def test_the_rule_of_the_recording_is_certified_and_one_that_cannot_be_changes_nothing(
-    verdict: str,
-    rule: Confident,
-    threshold: float,
-    tmp_path: Path,
-    policy: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    verdict, rule, threshold, tmp_path, policy, capsys
+):
     rows = [record(f"p{k}", *[(True, verdict, 0.9, 10)] * 3) for k in range(300)]
     for turn in (turn for row in rows for turn in row["turns"]):
         turn["answer_logprob"] = -0.01
@@ -157,9 +150,7 @@ def test_the_rule_of_the_recording_is_certified_and_one_that_cannot_be_changes_n
     assert (policy / "operating_point.json").read_bytes() == before
 
 
-def test_samples_that_end_at_their_stop_are_refused_with_what_to_do(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_samples_that_end_at_their_stop_are_refused_with_what_to_do(tmp_path, capsys):
     write_samples(tmp_path, adaptive())
     assert certify(tmp_path / "samples.jsonl") == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -167,9 +158,7 @@ def test_samples_that_end_at_their_stop_are_refused_with_what_to_do(
     assert "toy/a" in line
 
 
-def test_the_choice_is_measured_on_problems_that_had_no_part_in_it(
-    samples: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_choice_is_measured_on_problems_that_had_no_part_in_it(samples, capsys):
     assert certify(samples, "--calibrate-on", "0.6") == 0
     assert found(samples)["data"]["datasets"] == {"toy": 180}
     assert found(samples)["measured"]["pse"] == {"limit": 0.1, "rate": 0.0, "p_value_if_kept": 1.0}
@@ -178,9 +167,7 @@ def test_the_choice_is_measured_on_problems_that_had_no_part_in_it(
     assert "here, 120 problems" in shown
 
 
-def test_variants_of_one_problem_are_one_observation_on_one_side(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_variants_of_one_problem_are_one_observation_on_one_side(tmp_path, capsys):
     rows = problems(size=100)
     twins = [{**row, "id": f"{row['id']}-{k}", "cluster": row["id"]} for row in rows for k in "ab"]
     write_samples(tmp_path, twins)
@@ -194,9 +181,7 @@ def test_variants_of_one_problem_are_one_observation_on_one_side(
     assert found(samples)["data"]["clusters"] == 50
 
 
-def test_a_certificate_is_checked_on_new_problems(
-    samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_certificate_is_checked_on_new_problems(samples, tmp_path, capsys):
     assert certify(samples) == 0
     certificate = str(samples.parent / "certify" / "certificate.json")
 
@@ -216,9 +201,7 @@ def test_a_certificate_is_checked_on_new_problems(
     assert "is no certificate of a threshold" in capsys.readouterr().err
 
 
-def test_a_recording_of_other_settings_is_not_compared(
-    samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recording_of_other_settings_is_not_compared(samples, tmp_path, capsys):
     assert certify(samples) == 0
     config = {"model": {"evaluation": {"temperature": 0.6}}}
     write_results(tmp_path / "hot", problems("other"), config, {})
@@ -230,7 +213,7 @@ def test_a_recording_of_other_settings_is_not_compared(
     assert "recorded with temperature=0.6 instead of 0.0" in capsys.readouterr().err
 
 
-def test_the_plan_says_how_many_labels_a_promise_needs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_says_how_many_labels_a_promise_needs(capsys):
     assert main(["certify", "--plan", "--max-pse", "0.1", "--thresholds", "0.9"]) == 0
     shown = capsys.readouterr().out
     assert "22" in shown.split()  # 0.9 ** 22 < 0.1: as many right ones and no wrong one
@@ -261,9 +244,7 @@ def test_the_plan_says_how_many_labels_a_promise_needs(capsys: pytest.CaptureFix
         (["--check", "nowhere.json"], "nowhere.json: no such file"),
     ],
 )
-def test_a_wrong_promise_or_option_is_one_line(
-    arguments: list[str], said: str, samples: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_promise_or_option_is_one_line(arguments, said, samples, capsys):
     assert certify(samples, *arguments, max_pse="" if not arguments else "0.10") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -64,33 +63,33 @@ class Rolls:
         return [(each.problem.id, each.seeds.attempt) for each in groups]
 
 
-def test_top_up_replaces_only_what_teaches_nothing_in_its_place() -> None:
+def test_top_up_replaces_only_what_teaches_nothing_in_its_place():
     rolls = Rolls([["x", "y"]])
     assert rolls.run(["a", "b!", "c", "d!"], "top_up") == [("a", 0), ("x", 1), ("c", 0), ("y", 1)]
     assert rolls.rolled == [["a", "b!", "c", "d!"], ["x", "y"]]
     assert rolls.asked == [(1, 2, {"a", "b!", "c", "d!"})]
 
 
-def test_top_up_tries_again_for_what_is_still_missing_and_never_the_same_problem() -> None:
+def test_top_up_tries_again_for_what_is_still_missing_and_never_the_same_problem():
     rolls = Rolls([["x!", "y", "z"]])  # one draw, which the second attempt continues
     assert rolls.run(["a", "b!", "c!"], "top_up") == [("a", 0), ("z", 2), ("y", 1)]
     assert rolls.asked == [(1, 2, {"a", "b!", "c!"}), (1, 1, {"a", "b!", "c!", "x!", "y"})]
 
 
-def test_top_up_gives_up_after_three_attempts_and_trains_on_what_there_is() -> None:
+def test_top_up_gives_up_after_three_attempts_and_trains_on_what_there_is():
     rolls = Rolls([["x!", "y!", "z"]])
     assert rolls.run(["a", "b!"], "top_up") == [("a", 0), ("b!", 0)]
     assert rolls.rolled == [["a", "b!"], ["x!"], ["y!"]]
 
 
-def test_batch_pools_what_teaches_over_whole_batches_and_takes_the_first_full_one() -> None:
+def test_batch_pools_what_teaches_over_whole_batches_and_takes_the_first_full_one():
     rolls = Rolls([["x", "y!", "z"]])
     assert rolls.run(["a", "b!", "c"], "batch") == [("a", 0), ("c", 0), ("x", 1)]
     assert rolls.rolled == [["a", "b!", "c"], ["x", "y!", "z"]]
     assert rolls.asked == [(1, 3, set())]  # from a pass of its own: problems may come again
 
 
-def test_batch_falls_back_to_the_untouched_original_after_three_attempts() -> None:
+def test_batch_falls_back_to_the_untouched_original_after_three_attempts():
     rolls = Rolls([["x", "y!", "z!"], ["u!", "v!", "w!"], ["p", "q", "r"]])
     assert rolls.run(["a", "b!", "c!"], "batch") == [("a", 0), ("b!", 0), ("c!", 0)]
     assert len(rolls.rolled) == 3
@@ -123,7 +122,7 @@ def rolled(*scripts: Sequence[str], problems: Sequence[str] = ("p",)) -> list[Gr
     )
 
 
-def test_what_is_logged_of_a_rollout_is_worked_out_by_hand() -> None:
+def test_what_is_logged_of_a_rollout_is_worked_out_by_hand():
     groups = rolled([WRONG + SURE, RIGHT + SURE], [WRONG + SURE, WRONG])
     stats = rollout_stats(groups, Confident())
     assert stats["train/reward/mean"] == pytest.approx((1.42 + 0.125) / 2)
@@ -145,7 +144,7 @@ def test_what_is_logged_of_a_rollout_is_worked_out_by_hand() -> None:
     assert stats["train/truncated"] == 0.0
 
 
-def test_replacing_problems_needs_a_source_of_fresh_ones() -> None:
+def test_replacing_problems_needs_a_source_of_fresh_ones():
     engine = ScriptedEngine(lambda _: [TOKENIZER.eos_token_id])
     with pytest.raises(ValueError, match=r"resample='top_up' needs fresh=, which draws"):
         collect_rollout(
@@ -161,7 +160,7 @@ def test_replacing_problems_needs_a_source_of_fresh_ones() -> None:
 
 
 @pytest.mark.parametrize("mode", ["top_up", "batch"])
-def test_every_attempt_of_resampling_has_its_own_seeds(mode: Any) -> None:
+def test_every_attempt_of_resampling_has_its_own_seeds(mode):
     """The same problem is drawn again, and its third attempt is the first with a difference."""
     problem = PROBLEMS[0]
     expected = [

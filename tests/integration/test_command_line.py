@@ -29,7 +29,7 @@ CALLBACK = "svr_lightning.callbacks.HFExport"
         (["fit", "--config=hardware/gpu1"], "--config hardware/gpu1: there is no such file or"),
     ],
 )
-def test_commands_and_files_are_checked_without_torch(arguments: list[str], message: str) -> None:
+def test_commands_and_files_are_checked_without_torch(arguments, message):
     code = (
         "import sys; from svr_lightning.__main__ import main; code = main(sys.argv[1:]); "
         "heavy = {'torch', 'numpy', 'transformers', 'lightning', 'jsonargparse'}; "
@@ -42,7 +42,7 @@ def test_commands_and_files_are_checked_without_torch(arguments: list[str], mess
 
 
 @pytest.mark.parametrize("command", READING)
-def test_commands_that_read_files_do_not_import_torch(command: str, tmp_path: Path) -> None:
+def test_commands_that_read_files_do_not_import_torch(command, tmp_path):
     code = (
         "import sys\nfrom svr_lightning.__main__ import main\ntry:\n    main(sys.argv[1:])\n"
         "except SystemExit:\n    pass\n"
@@ -53,9 +53,7 @@ def test_commands_that_read_files_do_not_import_torch(command: str, tmp_path: Pa
         assert done.stdout.endswith("set()\n")
 
 
-def test_help_and_errors_name_the_program_that_was_called(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_and_errors_name_the_program_that_was_called(capsys, monkeypatch):
     for called, program in (
         ("/usr/bin/svr", "svr"),
         (str(ROOT / "svr_lightning" / "__main__.py"), "python -m svr_lightning"),
@@ -69,9 +67,7 @@ def test_help_and_errors_name_the_program_that_was_called(
         assert f"see `{program} report --help`" in error
 
 
-def test_a_configuration_is_found_by_name_or_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_configuration_is_found_by_name_or_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     wanted = ROOT / "configs" / "hardware" / "1gpu.yaml"
     for given in ("hardware/1gpu", "hardware/1gpu.yaml", "configs/hardware/1gpu.yaml", str(wanted)):
@@ -92,9 +88,7 @@ def test_a_configuration_is_found_by_name_or_path(
         ("model: {recipe: {class_path: mine.X}}", "model.recipe: No module named 'mine'"),
     ],
 )
-def test_a_fault_of_a_configuration_is_named_with_its_file(
-    layer: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fault_of_a_configuration_is_named_with_its_file(layer, message, tmp_path, capsys):
     file = tmp_path / "mine.yaml"
     file.write_text(layer)
     error = refused(capsys, "fit", "--config", str(file))
@@ -118,12 +112,8 @@ def test_a_fault_of_a_configuration_is_named_with_its_file(
     ],
 )
 def test_a_fault_in_code_that_is_named_is_said_with_its_line(
-    code: str,
-    message: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    code, message, tmp_path, capsys, monkeypatch
+):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "broken", raising=False)
     file = tmp_path / "broken.py"
@@ -135,7 +125,7 @@ def test_a_fault_in_code_that_is_named_is_said_with_its_line(
     assert message.replace("FILE", str(file)) in error
 
 
-def test_no_command_takes_an_abbreviated_flag(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_command_takes_an_abbreviated_flag(capsys):
     error = refused(capsys, "replay", "x", "--ou", "y")
     assert "unrecognized arguments: --ou y; did you mean '--out'?" in error
     error = refused(capsys, "fit", "--config", "countdown_tiny", "--trainer.max_step", "1")
@@ -144,7 +134,7 @@ def test_no_command_takes_an_abbreviated_flag(capsys: pytest.CaptureFixture[str]
     assert error.endswith("option 'trainer.max_stepz'; did you mean 'trainer.max_steps'?")
 
 
-def test_faults_of_the_system_are_one_line_and_those_of_the_program_are_not_hidden() -> None:
+def test_faults_of_the_system_are_one_line_and_those_of_the_program_are_not_hidden():
     assert "disk is full" in str(explain(OSError(errno.ENOSPC, "No space left", "run/x.ckpt")))
     assert "run/x: " in str(explain(OSError(errno.EROFS, "Read-only", "run/x")))
     missing = ModuleNotFoundError("No module named 'vllm'", name="vllm")
@@ -161,16 +151,14 @@ def test_faults_of_the_system_are_one_line_and_those_of_the_program_are_not_hidd
         ["--config", "{data: {train: {name: mine, task: gsm8k, path: FILE}}}"],
     ],
 )
-def test_a_data_set_of_a_later_layer_inherits_nothing(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_data_set_of_a_later_layer_inherits_nothing(arguments, capsys):
     train = resolved(capsys, "fit", "--config", "gsm8k", *arguments)["data"]["train"]
     assert {name: value for name, value in train.items() if value is not None} == {
         **{"name": "mine", "task": "gsm8k", "path": "FILE", "split": "train", "orders": 2}
     }
 
 
-def test_a_flag_changes_one_setting_of_a_data_set(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flag_changes_one_setting_of_a_data_set(capsys):
     base = ("fit", "--config", "gsm8k", "--data.train.limit", "5")
     limited = resolved(capsys, *base)["data"]["train"]
     assert (limited["subset"], limited["limit"]) == ("main", 5)
@@ -179,18 +167,14 @@ def test_a_flag_changes_one_setting_of_a_data_set(capsys: pytest.CaptureFixture[
     assert other == limited | {"path": "mine.jsonl", "subset": None, "limit": None}
 
 
-def test_a_list_of_data_sets_replaces_the_one_before_it_whatever_its_length(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_list_of_data_sets_replaces_the_one_before_it_whatever_its_length(capsys):
     long = {"question": "a column with a name of this length " * 10}
     mine = f"[{{name: mine, task: gsm8k, path: mine.jsonl, columns: {json.dumps(long)}}}]"
     (other,) = resolved(capsys, "test", "--config", "gsm8k", "--data.test", mine)["data"]["test"]
     assert (other["subset"], other["split"], other["columns"]) == (None, "train", long)
 
 
-def test_a_layer_adds_to_the_callbacks_or_says_that_it_replaces_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_layer_adds_to_the_callbacks_or_says_that_it_replaces_them(tmp_path, capsys, caplog):
     layer = tmp_path / "layer.yaml"
     counts = {}
     for key in ("callbacks+", "callbacks"):
@@ -202,7 +186,7 @@ def test_a_layer_adds_to_the_callbacks_or_says_that_it_replaces_them(
     assert counts == {"callbacks+": 6, "callbacks": 1}
 
 
-def test_recording_and_stopping_have_short_options(capsys: pytest.CaptureFixture[str]) -> None:
+def test_recording_and_stopping_have_short_options(capsys):
     rule = ("--stop", "Confident", "--stop.threshold", "0.7")
     found = resolved(capsys, "test", "--config", "countdown_tiny", "--record", *rule)
     evaluation = found["model"]["evaluation"]
@@ -211,22 +195,20 @@ def test_recording_and_stopping_have_short_options(capsys: pytest.CaptureFixture
     assert evaluation["stop"]["init_args"]["threshold"] == 0.7
 
 
-def test_questions_are_asked_as_they_were_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_questions_are_asked_as_they_were_written(capsys):
     """Whatever they would mean to the parser, which reads YAML."""
     odd = ["null", "5", "[a]", "- 1 2 = 3", "{x: 1}", "#", "é 😀\u2028 \"'\\ --x"]
     words = [word for question in odd for word in ("--question", question)]
     assert resolved(capsys, "predict", *words)["question"] == odd
 
 
-def test_a_policy_for_one_task_is_not_asked_about_another(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_policy_for_one_task_is_not_asked_about_another(capsys):
     error = refused(capsys, "predict", "--question", "What is 1 + 1?")
     assert error.startswith("model.policy.path=embedded:countdown-tiny answers countdown, and ")
     assert "give the --config of your policy" in error
 
 
-def test_a_command_leaves_no_model_in_memory(tmp_path: Path) -> None:
+def test_a_command_leaves_no_model_in_memory(tmp_path):
     """A notebook runs one after the other."""
 
     def modules() -> int:
@@ -240,7 +222,7 @@ def test_a_command_leaves_no_model_in_memory(tmp_path: Path) -> None:
     assert modules() == before
 
 
-def test_export_writes_the_policy_of_a_checkpoint(tmp_path: Path) -> None:
+def test_export_writes_the_policy_of_a_checkpoint(tmp_path):
     monitor = {"monitor": "val/dev/accuracy", "mode": "max", "save_last": True, "filename": "best"}
     saver = {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": monitor}
     settings = {

@@ -38,7 +38,5 @@ async def opened(*, kept: bool, at_once: int, rounds: int) -> int:
 
 
 @pytest.mark.parametrize(("kept", "connections"), [(True, 9), (False, 27)])
-def test_a_connection_serves_one_request_after_another_if_it_is_kept(
-    kept: bool, connections: int
-) -> None:
+def test_a_connection_serves_one_request_after_another_if_it_is_kept(kept, connections):
     assert asyncio.run(opened(kept=kept, at_once=9, rounds=3)) == connections

@@ -41,7 +41,7 @@ def numbered(size: int) -> list[Problem]:
     return [Problem(id=str(i), task="math", question="q", reference="1") for i in range(size)]
 
 
-def test_the_order_follows_from_seed_and_epoch_alone() -> None:
+def test_the_order_follows_from_seed_and_epoch_alone():
     first = epoch(module())
     torch.manual_seed(123)
     assert epoch(module()) == first
@@ -53,7 +53,7 @@ def test_the_order_follows_from_seed_and_epoch_alone() -> None:
     assert first[0] == [f"made/{number}" for number in (27, 18, 26, 5, 4, 23, 36, 7)]
 
 
-def test_an_epoch_drops_the_last_incomplete_batch_and_repeats_nothing() -> None:
+def test_an_epoch_drops_the_last_incomplete_batch_and_repeats_nothing():
     batches = epoch(module())
     assert [len(batch) for batch in batches] == [8, 8, 8, 8]  # 37 = 4 * 8 + 5
     assert len({id_ for batch in batches for id_ in batch}) == 32
@@ -61,7 +61,7 @@ def test_an_epoch_drops_the_last_incomplete_batch_and_repeats_nothing() -> None:
 
 
 @pytest.mark.parametrize(("size", "steps"), [(50_000, 3125), (7_473, 467), (7_500, 468)])
-def test_the_papers_epochs_have_their_number_of_steps(size: int, steps: int) -> None:
+def test_the_papers_epochs_have_their_number_of_steps(size, steps):
     for ranks in (1, 4):
         order = TrainingOrder(numbered(size), batch_size=16, seed=42, rank=0, ranks=ranks)
         assert len(order) // (16 // ranks) == steps
@@ -69,7 +69,7 @@ def test_the_papers_epochs_have_their_number_of_steps(size: int, steps: int) -> 
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_ranks_cut_every_global_batch_into_contiguous_slices(ranks: int) -> None:
+def test_ranks_cut_every_global_batch_into_contiguous_slices(ranks):
     whole = epoch(module(), number=3)
     shares = [epoch(module(rank, ranks), number=3) for rank in range(ranks)]
     joined = [[id_ for share in shares for id_ in share[step]] for step in range(len(whole))]
@@ -92,15 +92,13 @@ def test_ranks_cut_every_global_batch_into_contiguous_slices(ranks: int) -> None
         ("predict", {"questions": ["x"], "questions_task": "chess"}, "unknown task 'chess'"),
     ],
 )
-def test_what_cannot_be_is_refused_before_the_work_begins(
-    stage: str, settings: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_is_refused_before_the_work_begins(stage, settings, message):
     with pytest.raises(ConfigError, match=message):
         module(**settings).setup(stage)
     SVRDataModule(train=made("math"), val=[made("all")])  # an average's name is free alone
 
 
-def test_a_fresh_draw_depends_on_its_arguments_alone() -> None:
+def test_a_fresh_draw_depends_on_its_arguments_alone():
     data = module()
     excluded = {problem.id for problem in data.problems("train")[0][:30]}
     draw = data.fresh_problems(5, 4, excluded)
@@ -115,14 +113,14 @@ def test_a_fresh_draw_depends_on_its_arguments_alone() -> None:
     assert left == {"made/0", "made/1", "made/2"}
 
 
-def test_a_set_smaller_than_the_number_of_processes_is_refused() -> None:
+def test_a_set_smaller_than_the_number_of_processes_is_refused():
     data = module(rank=0, ranks=4, test=[made("few", 3)])
     with pytest.raises(ConfigError, match=r"3 problems cannot .* set trainer\.devices to at most"):
         data.test_dataloader()
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-def test_ranks_cover_an_evaluation_set_exactly_once_in_file_order(ranks: int) -> None:
+def test_ranks_cover_an_evaluation_set_exactly_once_in_file_order(ranks):
     sources = [made("one", 23, max_completion_tokens=99), made("two", 7)]
     shares = []
     for rank in range(ranks):
@@ -139,9 +137,7 @@ def test_ranks_cover_an_evaluation_set_exactly_once_in_file_order(ranks: int) ->
         assert [share[index] for share in shares] == [whole[rank::ranks] for rank in range(ranks)]
 
 
-def test_setup_reads_what_its_stage_needs_and_logs_a_fingerprint(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_setup_reads_what_its_stage_needs_and_logs_a_fingerprint(tmp_path, caplog):
     missing = DataSource(name="gone", task="math", path=str(tmp_path / "gone.jsonl"))
     data = module(test=[missing])
     with caplog.at_level(logging.INFO):
@@ -152,7 +148,7 @@ def test_setup_reads_what_its_stage_needs_and_logs_a_fingerprint(
         data.setup("test")
 
 
-def test_bad_rows_of_every_part_are_skipped_where_asked(tmp_path: Path) -> None:
+def test_bad_rows_of_every_part_are_skipped_where_asked(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"question": "1 + 1?", "answer": "#### 2"}\n{"question": "2 + 2?"}\n')
     source = DataSource(name="toy", task="gsm8k", path=str(path))
@@ -163,7 +159,7 @@ def test_bad_rows_of_every_part_are_skipped_where_asked(tmp_path: Path) -> None:
     assert [problem.id for problem in data.problems("val")[0]] == ["toy/0"]
 
 
-def test_questions_of_the_users_own_become_problems_without_a_reference() -> None:
+def test_questions_of_the_users_own_become_problems_without_a_reference():
     data = module(questions=["What is 6 * 7?", "And 7 * 6?"], questions_task="gsm8k")
     data.setup("predict")
     (loader,) = data.predict_dataloader()
@@ -174,9 +170,7 @@ def test_questions_of_the_users_own_become_problems_without_a_reference() -> Non
     assert data.sources["predict"][0].name == "questions"
 
 
-def test_a_local_file_stands_for_the_hubs_data_set_and_never_for_a_path_of_the_users_own(
-    tmp_path: Path,
-) -> None:
+def test_a_local_file_stands_for_the_hubs_data_set_and_never_for_a_path_of_the_users_own(tmp_path):
     row = json.dumps({"question": "1+1?", "answer": "#### 2"}) + "\n"
     for name in ("stand_in", "own"):
         (tmp_path / f"{name}.jsonl").write_text(row)

@@ -23,7 +23,7 @@ def links(file: Path) -> Iterator[tuple[str, str]]:
     yield from LINK.findall(CODE.sub("", file.read_text(encoding="utf-8")))
 
 
-def test_the_documentation_stays_short() -> None:
+def test_the_documentation_stays_short():
     docs = [*(ROOT / "docs").glob("*.md")]
     assert len(docs) <= 15
     assert sum(len(file.read_text(encoding="utf-8").splitlines()) for file in docs) <= 2200
@@ -35,7 +35,7 @@ def anchor(heading: str) -> str:
 
 
 @pytest.mark.parametrize("file", PAGES, ids=lambda file: file.name)
-def test_every_relative_link_resolves(file: Path) -> None:
+def test_every_relative_link_resolves(file):
     broken = []
     for _, target in links(file):
         if re.match(r"[a-z]+:", target):
@@ -63,7 +63,7 @@ def named() -> Iterator[tuple[str, str]]:
                 yield text.strip("`"), target.removeprefix("../")
 
 
-def test_every_name_is_in_the_file_it_links_to() -> None:
+def test_every_name_is_in_the_file_it_links_to():
     found = set(named())
     assert len(found) > 90
     assert {(name, file) for name, file in found if name not in defined(ROOT / file)} == set()
@@ -87,7 +87,7 @@ def named_by(node: ast.stmt) -> set[str]:
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
-def test_the_embedded_default_departs_from_the_paper_where_the_table_says_it_does() -> None:
+def test_the_embedded_default_departs_from_the_paper_where_the_table_says_it_does():
     paper, tiny = (
         _leaves(yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text()))
         for name in ("countdown", "countdown_tiny")
@@ -115,6 +115,6 @@ def _leaves(node: Any, prefix: str = "") -> dict[str, Any]:
     return {key: value for leaves in inside for key, value in leaves.items()}
 
 
-def test_figures_have_no_text_that_a_dark_page_hides() -> None:
+def test_figures_have_no_text_that_a_dark_page_hides():
     for figure in (ROOT / "docs").glob("*.svg"):
         assert "#222222" not in figure.read_text(encoding="utf-8"), figure.name

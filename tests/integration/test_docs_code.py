@@ -25,7 +25,7 @@ from tests.pages import blocks, page
 from tests.scripted import says
 
 
-def test_the_loop_over_a_chat_client_refines_until_the_policy_is_sure() -> None:
+def test_the_loop_over_a_chat_client_refines_until_the_policy_is_sure():
     namespace: dict[str, Any] = {}
     exec(blocks(page("docs/stopping.md"))[0], namespace)
     replies = [
@@ -47,9 +47,7 @@ def test_the_loop_over_a_chat_client_refines_until_the_policy_is_sure() -> None:
     assert "8+4*2" in asked[2][1]["content"]
 
 
-def test_the_controllers_in_the_readme_and_the_guide_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_controllers_in_the_readme_and_the_guide_run(tmp_path, capsys):
     text = "<answer>\\boxed{40}</answer> VERDICT: CORRECT; CONFIDENCE: 0.95"
     namespace: dict[str, Any] = {}
     exec(blocks(page("README.md"))[0], namespace)
@@ -67,7 +65,7 @@ def test_the_controllers_in_the_readme_and_the_guide_run(
     assert found.max_turns == 4
 
 
-def test_the_python_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_guide_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {}
     for block in blocks(page("docs/extending.md"))[:1]:
@@ -76,7 +74,7 @@ def test_the_python_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert 0.0 <= namespace["metrics"]["test/dev/accuracy"] <= 1.0
 
 
-def test_the_page_on_data_lists_each_tasks_columns() -> None:
+def test_the_page_on_data_lists_each_tasks_columns():
     text = page("docs/train.md")
     rows = re.findall(r"^\| `(\w+)` \| (`.*?) \| (yes|no) \|", text, re.MULTILINE)
     listed = {
@@ -150,9 +148,7 @@ def runs_here(words: list[str]) -> bool:
 
 
 @pytest.mark.parametrize("command", commands())
-def test_every_command_of_the_documentation_runs_in_small_or_resolves(
-    command: str, checkout: Path, tmp_path: Path
-) -> None:
+def test_every_command_of_the_documentation_runs_in_small_or_resolves(command, checkout, tmp_path):
     words = shlex.split(command)
     if runs_here(words):
         apart = ["--trainer.default_root_dir", str(tmp_path)] if words[0] == "fit" else []
@@ -174,15 +170,13 @@ RUN_ELSEWHERE = re.compile(
 """Commands that CI calls, that tests of their own run, or that need a GPU."""
 
 
-def test_every_other_command_is_run_by_a_test_of_its_own_or_needs_a_gpu() -> None:
+def test_every_other_command_is_run_by_a_test_of_its_own_or_needs_a_gpu():
     shown = [block for name in PAGES for block in blocks(page(name), "bash")]
     lines = [line for block in shown for line in block.splitlines()]
     assert [line for line in lines if not RUN_ELSEWHERE.match(line)] == []
 
 
-def test_the_example_log_is_certified_as_the_readme_shows(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_example_log_is_certified_as_the_readme_shows(checkout, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
     assert main(shlex.split(next(c for c in commands() if "log.csv" in c))) == 0
     printed = " ".join(capsys.readouterr().out.split())

@@ -2,11 +2,8 @@
 
 import json
 import re
-from pathlib import Path
 from statistics import fmean
 from typing import Any
-
-import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.report.drawing import svg
@@ -62,7 +59,7 @@ def accuracies(way: int, method: str = "svr_plus") -> list[float]:
     return [RUNS[method][seed]["check_value"]["rows"][way]["accuracy"] for seed in SEEDS]
 
 
-def test_the_first_screen_has_the_numbers_of_the_main_job() -> None:
+def test_the_first_screen_has_the_numbers_of_the_main_job():
     rows = table("README.md", "within 199 tokens per problem, seed 42")
     assert [tuple(row) for row in rows.values()] == ways("42")
     text = page("README.md").replace("\n", " ")
@@ -75,11 +72,11 @@ def test_the_first_screen_has_the_numbers_of_the_main_job() -> None:
     assert main_gap("42", "gain") in shown
 
 
-def test_the_picture_is_drawn_from_them() -> None:
+def test_the_picture_is_drawn_from_them():
     assert page("docs/check-value.svg") == svg(draw_check_value, MAIN_JOB["42"]["check_value"])
 
 
-def test_the_page_of_results_has_them_for_each_seed() -> None:
+def test_the_page_of_results_has_them_for_each_seed():
     rows = list(table("docs/results.md", "accuracy, 95 % interval, tokens").values())
     columns = [map(" ".join, ways(seed)) for seed in SEEDS]
     expected = [list(row) for row in zip(*columns, strict=True)]
@@ -104,7 +101,7 @@ def embedded(task: str, method: str, when: str) -> list[Any]:
     return [r[when][task] for r in EMBEDDED if (r["task"], r["method"]) == (task, method)]
 
 
-def test_the_embedded_tasks_are_means_of_published_runs() -> None:
+def test_the_embedded_tasks_are_means_of_published_runs():
     (found,) = (rows for rows in tables(page("docs/results.md")) if "Brier" in rows[0])
     svr = [RUNS["svr"][seed] for seed in SEEDS]
     tasks = ("countdown_tiny", "arithmetic_tiny")
@@ -133,7 +130,7 @@ def pair(task: str, name: str, against: str, budget: int) -> Any:
     return found
 
 
-def test_gaps_within_equal_tokens_are_the_published_ones() -> None:
+def test_gaps_within_equal_tokens_are_the_published_ones():
     (found,) = (r for r in tables(page("docs/miniature.md")) if r[0][1] == "Countdown, 140")
     names = ("svr", "svr_plus", "rlcr_fresh", "svr_fresh", "svr_plus_fresh")
     where = [("countdown", b) for b in (140, 400, 800)] + [("arithmetic", b) for b in (140, 800)]
@@ -159,7 +156,7 @@ CLAIMS = (
 """Of the page's table, line by line: as ``results.json`` has them."""
 
 
-def test_each_claim_has_its_label_after_correction_and_its_interval() -> None:
+def test_each_claim_has_its_label_after_correction_and_its_interval():
     said = table("docs/miniature.md", "claim").values()
     for cells, name in zip(said, CLAIMS, strict=True):
         for cell, task in zip(cells, ("countdown", "arithmetic"), strict=True):
@@ -168,7 +165,7 @@ def test_each_claim_has_its_label_after_correction_and_its_interval() -> None:
             assert [cell] == (labels or ["not run"])
 
 
-def test_the_pretrained_model_has_the_numbers_of_its_recordings() -> None:
+def test_the_pretrained_model_has_the_numbers_of_its_recordings():
     found = published("experiments/real/results/summary.json")
     keys = ("right", "says_correct", "auroc", "auroc_verdict", "auroc_logprob")
     means = []
@@ -188,7 +185,7 @@ def test_the_pretrained_model_has_the_numbers_of_its_recordings() -> None:
     assert [*shown.values()] == [columns[0], both, columns[3]]
 
 
-def test_every_table_of_results_is_checked_here() -> None:
+def test_every_table_of_results_is_checked_here():
     numbers = {
         name: sum(bool(re.search(r"\d\.\d{3}", str(rows))) for rows in tables(page(name)))
         for name in ("README.md", "docs/results.md", "docs/miniature.md")
@@ -203,7 +200,7 @@ BENCH = {
 }
 
 
-def test_the_benchmarks_have_the_published_figures() -> None:
+def test_the_benchmarks_have_the_published_figures():
     engines = {"vLLM": BENCH["rollout_vllm"], "transformers": BENCH["rollout_transformers"]}
     expected = {
         f"{engine}, {way}": [
@@ -224,9 +221,7 @@ def test_the_benchmarks_have_the_published_figures() -> None:
         assert shown == [f"{median[one][key]:.2f}" for one in ("ours", "trl", "ratio")]
 
 
-def test_the_shipped_policy_answers_the_question_of_the_readme(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_shipped_policy_answers_the_question_of_the_readme(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     command = 'svr predict --config countdown_tiny --question "9 2 6 = 5"'

@@ -66,7 +66,7 @@ def unsure(body: dict[str, Any], _number: int = 0) -> Reply:
     return completion(says("+".join(map(str, numbers)), "UNSURE", 0.1 * turn_of(body)))
 
 
-def test_trajectories_stop_refine_and_count_as_the_server_says(tmp_path: Path) -> None:
+def test_trajectories_stop_refine_and_count_as_the_server_says(tmp_path):
     def answer(body: dict[str, Any], _: int) -> Reply:
         sure = question_of(body) == "a" and turn_of(body) == 2
         usage = {"prompt_tokens": 100 * turn_of(body), "completion_tokens": 17}
@@ -86,7 +86,7 @@ def test_trajectories_stop_refine_and_count_as_the_server_says(tmp_path: Path) -
     assert len(server.bodies) == 8
 
 
-def test_a_request_is_what_an_engine_would_be_asked(tmp_path: Path) -> None:
+def test_a_request_is_what_an_engine_would_be_asked(tmp_path):
     with ChatServer(unsure) as server:
         evaluate(server, tmp_path, PROBLEMS[:1])
     first, second = server.bodies
@@ -98,7 +98,7 @@ def test_a_request_is_what_an_engine_would_be_asked(tmp_path: Path) -> None:
     assert "Authorization" not in server.headers[0]
 
 
-def test_turns_follow_at_once_and_requests_in_flight_are_bounded(tmp_path: Path) -> None:
+def test_turns_follow_at_once_and_requests_in_flight_are_bounded(tmp_path):
     others_are_done = threading.Event()
     last_turns = 0
 
@@ -128,7 +128,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=list(FAULTS))
-def test_a_fault_that_passes_leaves_no_trace(tmp_path: Path, fault: Reply) -> None:
+def test_a_fault_that_passes_leaves_no_trace(tmp_path, fault):
     def answer(body: dict[str, Any], number: int) -> Reply:
         return fault if number == 2 else unsure(body)
 
@@ -149,9 +149,7 @@ def test_a_fault_that_passes_leaves_no_trace(tmp_path: Path, fault: Reply) -> No
         (302, "HTTP 302, a redirect"),
     ],
 )
-def test_a_server_that_lets_nobody_in_ends_the_run_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, said: str
-) -> None:
+def test_a_server_that_lets_nobody_in_ends_the_run_at_once(tmp_path, monkeypatch, status, said):
     monkeypatch.setenv("SECRET_KEY", "hunter2")
     body = b'{"error": {"message": "no key like hunter2"}}'
     reply = Reply(body, status=status, headers={"Location": "http://127.0.0.1:1/v1"})
@@ -179,9 +177,7 @@ def test_a_server_that_lets_nobody_in_ends_the_run_at_once(
     ],
     ids=["too long", "a refusal", "never JSON"],
 )
-def test_a_problem_that_the_server_cannot_complete_counts_as_wrong(
-    tmp_path: Path, reply: Reply, error: str, calls: int
-) -> None:
+def test_a_problem_that_the_server_cannot_complete_counts_as_wrong(tmp_path, reply, error, calls):
     def answer(body: dict[str, Any], _: int) -> Reply:
         return reply if (question_of(body), turn_of(body)) == ("b", 2) else unsure(body)
 
@@ -194,7 +190,7 @@ def test_a_problem_that_the_server_cannot_complete_counts_as_wrong(
     assert len(server.bodies) == 5 + calls
 
 
-def test_a_server_that_refuses_everything_is_asked_wrongly(tmp_path: Path) -> None:
+def test_a_server_that_refuses_everything_is_asked_wrongly(tmp_path):
     many = [PROBLEMS[0]] * 20
     refusal = Reply(b'{"error": "unknown field chat_template_kwargs"}', status=422)
     with (
@@ -205,7 +201,7 @@ def test_a_server_that_refuses_everything_is_asked_wrongly(tmp_path: Path) -> No
     assert len(server.bodies) == 8
 
 
-def test_a_server_that_dies_costs_no_finished_problem(tmp_path: Path) -> None:
+def test_a_server_that_dies_costs_no_finished_problem(tmp_path):
     def dying(body: dict[str, Any], number: int) -> Reply:
         return unsure(body) if number <= 3 else Reply(b"", drop=True)
 
@@ -234,9 +230,7 @@ def test_a_server_that_dies_costs_no_finished_problem(tmp_path: Path) -> None:
         ("none", False),
     ],
 )
-def test_a_server_that_tells_log_probabilities_can_be_stopped_by_them(
-    tmp_path: Path, content: Any, known: bool
-) -> None:
+def test_a_server_that_tells_log_probabilities_can_be_stopped_by_them(tmp_path, content, known):
     rule = Confident(score="completion_logprob", threshold=-0.6, needs_correct=False)
     asked = completion(says("8+4-2", "CORRECT", 0.9), logprobs={"content": content})
     with ChatServer(lambda _body, _number: asked) as server:
@@ -259,8 +253,8 @@ def through(server: ChatServer, folder: Path) -> list[str]:
 
 
 def test_a_question_is_answered_as_text_with_a_key_that_is_written_nowhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.setenv("OPENAI_API_KEY", "hunter2-hunter2")
     text = "\x1b[2J[bold]" + says("3+5+8", "CORRECT", 0.9)
     with ChatServer(lambda *_: completion(text)) as server:
@@ -292,9 +286,7 @@ def test_a_question_is_answered_as_text_with_a_key_that_is_written_nowhere(
         (["test", "--model.engine.timeout", "0"], "model.engine.timeout=0"),
     ],
 )
-def test_what_a_server_cannot_do_is_refused_before_it_is_asked(
-    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_server_cannot_do_is_refused_before_it_is_asked(arguments, said, tmp_path, capsys):
     name, *rest = arguments
     with ChatServer(unsure) as server:
         assert said in refused(capsys, name, *through(server, tmp_path), *rest)

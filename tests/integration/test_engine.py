@@ -43,7 +43,7 @@ def engine(model: Any) -> Engine:
     return started(model, max_batch=4, stop=(STOP,))
 
 
-def test_log_probabilities_equal_those_of_one_plain_forward_pass(model: Any) -> None:
+def test_log_probabilities_equal_those_of_one_plain_forward_pass(model):
     requests = mixed()
     outputs = complete(model, requests, max_batch=3)
     for request in requests:
@@ -58,7 +58,7 @@ def test_log_probabilities_equal_those_of_one_plain_forward_pass(model: Any) -> 
         )
 
 
-def test_each_token_inverts_the_distribution_at_the_requests_own_uniform_number(model: Any) -> None:
+def test_each_token_inverts_the_distribution_at_the_requests_own_uniform_number(model):
     (output,) = complete(model, [ask(3, temperature=0.8)]).values()
     scores = plain_scores(model, ask(3), output.token_ids) / 0.8
     probabilities, allowed = scores.softmax(-1).double(), of_logprobs(model, scores)
@@ -67,7 +67,7 @@ def test_each_token_inverts_the_distribution_at_the_requests_own_uniform_number(
         assert below - allowed <= draw <= upto + allowed
 
 
-def test_a_late_request_joins_a_running_batch_and_does_not_wait_for_its_end() -> None:
+def test_a_late_request_joins_a_running_batch_and_does_not_wait_for_its_end():
     engine = started(tiny_qwen3(), max_batch=64)
     for index in range(20):
         engine.submit(ask(index, max_tokens=100))
@@ -78,7 +78,7 @@ def test_a_late_request_joins_a_running_batch_and_does_not_wait_for_its_end() ->
     assert finished[0] <= MAX_WAIT + 5
 
 
-def test_no_more_run_at_once_than_there_are_slots() -> None:
+def test_no_more_run_at_once_than_there_are_slots():
     engine = started(tiny_qwen3(), max_batch=3)
     widths: list[int] = []
     forward = engine._model.forward
@@ -94,7 +94,7 @@ def test_no_more_run_at_once_than_there_are_slots() -> None:
     assert max(widths) == 3
 
 
-def test_it_says_in_what_type_the_model_computes_where_it_is_now() -> None:
+def test_it_says_in_what_type_the_model_computes_where_it_is_now():
     engine, model = TransformersEngine(), tiny_qwen3()
     engine.start(model, (1,), 64)
     assert engine.dtype == torch.float32
@@ -102,7 +102,7 @@ def test_it_says_in_what_type_the_model_computes_where_it_is_now() -> None:
     assert engine.dtype == torch.bfloat16
 
 
-def test_a_completion_names_the_version_of_the_weights_that_sampled_it(model: Any) -> None:
+def test_a_completion_names_the_version_of_the_weights_that_sampled_it(model):
     engine = TransformersEngine()
     assert engine.version == -1
     engine.start(model, (), 512)
@@ -112,7 +112,7 @@ def test_a_completion_names_the_version_of_the_weights_that_sampled_it(model: An
         assert finish(engine, 1)[0].version == version
 
 
-def test_a_nucleus_limits_what_is_drawn_and_not_what_log_probabilities_refer_to(model: Any) -> None:
+def test_a_nucleus_limits_what_is_drawn_and_not_what_log_probabilities_refer_to(model):
     request = ask(1, max_tokens=25, temperature=1.5, top_p=0.5)
     output = complete(model, [request])[1]
     scores = plain_scores(model, request, output.token_ids) / 1.5
@@ -135,7 +135,7 @@ def test_a_nucleus_limits_what_is_drawn_and_not_what_log_probabilities_refer_to(
     ],
     ids=["all layers", "some layers"],
 )
-def test_a_sliding_window_is_refused_before_anything_is_sampled(config: Any) -> None:
+def test_a_sliding_window_is_refused_before_anything_is_sampled(config):
     class Model:
         pass
 
@@ -182,9 +182,7 @@ def check(model: Any, requests: list[Request], outputs: dict[int, Output]) -> No
         assert output.logprobs == pytest.approx(expected, abs=of_logprobs(model, scores), rel=0)
 
 
-def test_a_beginning_of_several_prompts_is_read_once_where_all_layers_keep_columns(
-    model: Any,
-) -> None:
+def test_a_beginning_of_several_prompts_is_read_once_where_all_layers_keep_columns(model):
     outputs, shapes = read(model, greedy(PROMPTS))
     if "linear_attention" in model.config.layer_types:  # its state is of all tokens so far
         assert shapes[:2] == [(5, 30), (6, 1)]
@@ -194,8 +192,8 @@ def test_a_beginning_of_several_prompts_is_read_once_where_all_layers_keep_colum
 
 
 def test_no_more_tokens_go_through_the_model_at_once_than_one_chunk_or_prompt_has(
-    model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    model, monkeypatch
+):
     monkeypatch.setattr(prefill, "CHUNK", 16)
     prompts = [(number,) * length for number, length in enumerate([3, 20, 5, 5, 2, 6, 8, 8])]
     outputs, shapes = read(model, greedy(prompts))
@@ -203,9 +201,7 @@ def test_no_more_tokens_go_through_the_model_at_once_than_one_chunk_or_prompt_ha
     check(model, greedy(prompts), outputs)
 
 
-def test_ends_of_several_chunks_copy_from_prompts_of_several_lengths(
-    model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ends_of_several_chunks_copy_from_prompts_of_several_lengths(model, monkeypatch):
     monkeypatch.setattr(prefill, "CHUNK", 24)
     generator = torch.Generator().manual_seed(0)
 

@@ -38,7 +38,7 @@ def exported(
     return point, (folder / "README.md").read_text()
 
 
-def test_an_exported_policy_loads_and_decodes_greedily(tmp_path: Path) -> None:
+def test_an_exported_policy_loads_and_decodes_greedily(tmp_path):
     exported(tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "policy")
     for name, weight in tiny_qwen3().state_dict().items():
@@ -50,7 +50,7 @@ def test_an_exported_policy_loads_and_decodes_greedily(tmp_path: Path) -> None:
     assert len(modes) == 1  # whoever can read the configuration can read the weights
 
 
-def test_a_threshold_taken_from_the_policy_that_was_trained_is_handed_on(tmp_path: Path) -> None:
+def test_a_threshold_taken_from_the_policy_that_was_trained_is_handed_on(tmp_path):
     start = tmp_path / "start"
     start.mkdir()
     write_operating_point(start, 0.9125, {"premature_stop_error": 0.1})
@@ -60,15 +60,13 @@ def test_a_threshold_taken_from_the_policy_that_was_trained_is_handed_on(tmp_pat
     assert "confidence >= 0.9125" in card
 
 
-def test_an_exported_policy_stops_by_the_whole_rule_that_it_was_evaluated_with(
-    tmp_path: Path,
-) -> None:
+def test_an_exported_policy_stops_by_the_whole_rule_that_it_was_evaluated_with(tmp_path):
     rule = Confident(threshold=0.7, needs_correct=False)
     exported(tmp_path, evaluation=EvaluationConfig(stop=rule, max_turns=2))
     assert read_operating_point(tmp_path / "policy") == rule
 
 
-def test_the_card_asks_the_policy_as_it_was_trained_to_be_asked(tmp_path: Path) -> None:
+def test_the_card_asks_the_policy_as_it_was_trained_to_be_asked(tmp_path):
     policy = {"path": "start", "max_prompt_tokens": 512, "max_model_len": 1024}
     trained: dict[str, Any] = {
         "recipe": {"class_path": "mine.Recipe", "init_args": {"interface": "verdict"}},

@@ -54,7 +54,7 @@ def recipe(path: str, **options: Any) -> dict[str, Any]:
     return {"class_path": path, "init_args": {"group_size": 4, "horizon": 2, **options}}
 
 
-def test_a_task_of_ones_own_reads_asks_and_grades(here: Path) -> None:
+def test_a_task_of_ones_own_reads_asks_and_grades(here):
     rows = [{"word": word} for word in ("cat", "level")]
     (here / "words.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     lines = fit(here / "run", "--config", "backwards.yaml")
@@ -72,18 +72,18 @@ def test_a_task_of_ones_own_reads_asks_and_grades(here: Path) -> None:
         task.from_row({"word": "4"})
 
 
-def test_a_recipe_of_ones_own_trains(here: Path) -> None:
+def test_a_recipe_of_ones_own_trains(here):
     lines = fit(here / "run", recipe=recipe("last_turn_reward.LastTurnReward"))
     assert len(lines) == 2 * 4  # one problem a step
     assert all(line["return"] == line["turns"][-1]["reward"] for line in lines)
 
 
-def test_prompts_of_ones_own_are_asked(here: Path) -> None:
+def test_prompts_of_ones_own_are_asked(here):
     lines = fit(here / "run", recipe=recipe("second_opinion.SecondOpinionMT"))
     assert {len(line["turns"]) for line in lines} == {2}
 
 
-def test_a_reward_term_of_ones_own_is_paid_and_logged(here: Path) -> None:
+def test_a_reward_term_of_ones_own_is_paid_and_logged(here):
     own = recipe("svr_lightning.recipes.svr.SVR", custom_reward="short_answers.short_answers")
     lines = fit(here / "run", recipe=own)
     assert {"train/reward/correct", "train/reward/brevity"} <= logged(here / "run").keys()
@@ -99,14 +99,14 @@ def evaluated(here: Path, command: Any, *more: str) -> dict[str, Any]:
     return json.loads((here / "run" / "eval" / "test" / "results.json").read_text())
 
 
-def test_a_stopping_rule_of_ones_own_stops(here: Path) -> None:
+def test_a_stopping_rule_of_ones_own_stops(here):
     results = evaluated(here, main, "--model.evaluation.stop", "settled.Settled")
     # The shipped policy repeats its greedy answer: the third turn has nothing new.
     assert 3 <= results["datasets"]["few"]["turns"] <= 10
     assert results["config"]["model"]["evaluation"]["stop"]["class_path"] == "settled.Settled"
 
 
-def test_a_metric_of_ones_own_is_in_the_results(here: Path) -> None:
+def test_a_metric_of_ones_own_is_in_the_results(here):
     try:
         namespace: dict[str, Any] = {"__name__": "turn_length"}
         exec(SHOWN["turn_length.py"], namespace)
@@ -116,7 +116,7 @@ def test_a_metric_of_ones_own_is_in_the_results(here: Path) -> None:
     assert found["turn_length"] == pytest.approx(found["avg_completion_tokens"] / found["turns"])
 
 
-def test_an_engine_of_ones_own_agrees_with_the_packages_and_trains(here: Path) -> None:
+def test_an_engine_of_ones_own_agrees_with_the_packages_and_trains(here):
     from plain_engine import PlainEngine
 
     model = tiny_qwen3()

@@ -33,15 +33,13 @@ def math(reference: str, task: str = "math") -> Problem:
         ("gsm8k", "#### 72", "72", True, True),
     ],
 )
-def test_symbolic_accepts_more_than_paper(
-    task: str, completion: str, reference: str, paper: bool, symbolic: bool
-) -> None:
+def test_symbolic_accepts_more_than_paper(task, completion, reference, paper, symbolic):
     problem = math(reference, task)
     assert get_grader("paper").grade(get_task(task), completion, problem) is paper
     assert get_grader("symbolic").grade(get_task(task), completion, problem) is symbolic
 
 
-def test_what_the_papers_rule_or_plain_numbers_settle_starts_no_process() -> None:
+def test_what_the_papers_rule_or_plain_numbers_settle_starts_no_process():
     def never(*_: str) -> bool:
         raise AssertionError("asked")
 
@@ -56,7 +54,7 @@ def test_what_the_papers_rule_or_plain_numbers_settle_starts_no_process() -> Non
     assert not grader.grade(get_task("countdown"), "<answer>2*4</answer>", countdown)
 
 
-def test_an_unknown_grader_is_named_with_the_known_ones() -> None:
+def test_an_unknown_grader_is_named_with_the_known_ones():
     with pytest.raises(ValueError, match=r"unknown grader 'x'; known: paper, symbolic"):
         get_grader("x")
 
@@ -65,9 +63,7 @@ def worker() -> psutil.Process:
     return psutil.Process(symbolic._process.pid)
 
 
-def test_a_worker_that_does_not_answer_is_killed_and_the_next_answer_is_compared(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_worker_that_does_not_answer_is_killed_and_the_next_answer_is_compared(monkeypatch):
     assert equal_answers_apart("x+1", "1+x")
     stopped = worker()
     stopped.suspend()
@@ -79,7 +75,7 @@ def test_a_worker_that_does_not_answer_is_killed_and_the_next_answer_is_compared
     assert equal_answers_apart("x+2", "2+x")
 
 
-def test_an_interrupted_comparison_does_not_answer_the_next_pair() -> None:
+def test_an_interrupted_comparison_does_not_answer_the_next_pair():
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
@@ -90,7 +86,7 @@ def test_an_interrupted_comparison_does_not_answer_the_next_pair() -> None:
     assert not equal_answers_apart("x+1", "x+2")
 
 
-def test_the_worker_ends_with_its_parent_however_that_ends() -> None:
+def test_the_worker_ends_with_its_parent_however_that_ends():
     code = (
         "import os, sys; from svr_lightning.tasks import symbolic\n"
         "from svr_lightning.tasks.grading import get_grader\n"
@@ -106,7 +102,7 @@ def test_the_worker_ends_with_its_parent_however_that_ends() -> None:
         assert not psutil.pid_exists(pid)
 
 
-def test_an_evaluation_grades_as_it_was_told() -> None:
+def test_an_evaluation_grades_as_it_was_told():
     one = single_turn(math(r"2\sqrt{3}"), r"\boxed{\sqrt{12}}")
     for grader, correct in (("paper", False), ("symbolic", True)):
         record = trajectory_record(one, "toy", grader)
@@ -114,9 +110,7 @@ def test_an_evaluation_grades_as_it_was_told() -> None:
         assert record.turns[0].grading_error is None
 
 
-def test_an_answer_that_cannot_be_graded_says_why_in_its_record(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_answer_that_cannot_be_graded_says_why_in_its_record(monkeypatch):
     def lost(*_: object) -> bool:
         raise GradingError("the sandbox is gone")
 

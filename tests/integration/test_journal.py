@@ -25,7 +25,7 @@ def names(journal: Journal) -> list[str]:
     return [name for _, name in journal.entries]
 
 
-def test_what_was_appended_is_read_back_equal(tmp_path: Path) -> None:
+def test_what_was_appended_is_read_back_equal(tmp_path):
     hostile = replace(RECORDS[0], id="x\u2028", question="\ud800\x00\n")
     path = tmp_path / "eval" / ".journal-0.jsonl"
     written(path)
@@ -36,7 +36,7 @@ def test_what_was_appended_is_read_back_equal(tmp_path: Path) -> None:
     assert again.done("other") == {}
 
 
-def test_a_line_cut_off_at_any_byte_costs_that_line_alone(tmp_path: Path) -> None:
+def test_a_line_cut_off_at_any_byte_costs_that_line_alone(tmp_path):
     path = tmp_path / "j"
     whole = written(path)
     lines = whole.splitlines(keepends=True)
@@ -50,7 +50,7 @@ def test_a_line_cut_off_at_any_byte_costs_that_line_alone(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("junk", [b"\x00\xff\n", b"[]\n", b'{"id": 1}\n', b"1e999\n", b"\n"])
-def test_a_line_that_is_no_record_ends_what_is_trusted(tmp_path: Path, junk: bytes) -> None:
+def test_a_line_that_is_no_record_ends_what_is_trusted(tmp_path, junk):
     path = tmp_path / "j"
     head, first, *rest = written(path).splitlines(keepends=True)
     path.write_bytes(b"".join([head, first, junk, *rest]))
@@ -58,7 +58,7 @@ def test_a_line_that_is_no_record_ends_what_is_trusted(tmp_path: Path, junk: byt
     assert path.read_bytes() == head + first
 
 
-def test_another_fingerprint_starts_over(tmp_path: Path) -> None:
+def test_another_fingerprint_starts_over(tmp_path):
     path = tmp_path / "j"
     written(path)
     assert names(Journal(path, "g")) == []
@@ -67,7 +67,7 @@ def test_another_fingerprint_starts_over(tmp_path: Path) -> None:
     assert names(Journal(path, "f")) == []
 
 
-def test_every_tensor_of_a_policy_is_in_its_fingerprint() -> None:
+def test_every_tensor_of_a_policy_is_in_its_fingerprint():
     model = tiny_qwen3(seed=1)
     before = weights_fingerprint(model.state_dict())
     assert before == weights_fingerprint(tiny_qwen3(seed=1).state_dict())

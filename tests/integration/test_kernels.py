@@ -12,7 +12,7 @@ from svr_lightning.training.policy import LIGER_MODELS, use_kernels
 from tests.models import tiny_hybrid, tiny_qwen3
 
 
-def test_a_cpu_is_given_no_kernels() -> None:
+def test_a_cpu_is_given_no_kernels():
     for model in (tiny_qwen3(), tiny_hybrid()):
         before = str(model)
         use_kernels(model, "cpu")
@@ -46,9 +46,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, patched: list[str]) -> Callable[..., No
     return prepare
 
 
-def test_liger_is_taken_where_it_is_installed_and_knows_the_architecture(
-    gpu: Callable[..., None], patched: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_liger_is_taken_where_it_is_installed_and_knows_the_architecture(gpu, patched, monkeypatch):
     gpu("3.7.1")
     use_kernels(tiny_qwen3(), "cuda")
     assert patched == [*reversed(LIGER_MODELS)]
@@ -57,15 +55,13 @@ def test_liger_is_taken_where_it_is_installed_and_knows_the_architecture(
     assert len(patched) == 2
 
 
-def test_attention_never_plans_for_each_new_shape(patched: list[str]) -> None:
+def test_attention_never_plans_for_each_new_shape(patched):
     torch.backends.cuda.enable_cudnn_sdp(True)
     use_kernels(tiny_qwen3(), "cuda")
     assert not torch.backends.cuda.cudnn_sdp_enabled()
 
 
-def test_tilelang_is_off_unless_a_user_chose_it(
-    gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tilelang_is_off_unless_a_user_chose_it(gpu, monkeypatch):
     gpu("3.7.1")
     assert os.environ["FLA_TILELANG"] == "0"
     monkeypatch.setenv("FLA_TILELANG", "1")
@@ -74,8 +70,8 @@ def test_tilelang_is_off_unless_a_user_chose_it(
 
 
 def test_without_its_kernels_linear_attention_is_refused_and_warned_of_where_nothing_trains(
-    monkeypatch: pytest.MonkeyPatch, patched: list[str]
-) -> None:
+    monkeypatch, patched
+):
     monkeypatch.setattr(policy, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"without flash-linear-attention .* ten times slower"):
         use_kernels(tiny_hybrid(), "cuda")
@@ -96,8 +92,8 @@ def test_without_its_kernels_linear_attention_is_refused_and_warned_of_where_not
     ],
 )
 def test_hopper_is_refused_with_a_triton_whose_gradients_are_wrong(
-    gpu: Callable[..., None], capability: tuple[int, int], triton: str, refused: bool
-) -> None:
+    gpu, capability, triton, refused
+):
     if refused:
         with pytest.raises(ConfigError, match=r"install torch 2\.13, which brings 3\.7\.1"):
             gpu(triton, capability)

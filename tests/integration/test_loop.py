@@ -49,7 +49,7 @@ class Watch(Callback):
         self.problems.append(tuple(group.problem.id for group in pl_module.groups))
 
 
-def test_each_rollout_is_sampled_by_the_weights_of_its_own_step(tmp_path: Path) -> None:
+def test_each_rollout_is_sampled_by_the_weights_of_its_own_step(tmp_path):
     watch = Watch()
     trainer(tmp_path, watch).fit(module(micro_batch_size=2), data())
     assert watch.steps == [*range(6)]  # 12 problems, 2 a step
@@ -57,7 +57,7 @@ def test_each_rollout_is_sampled_by_the_weights_of_its_own_step(tmp_path: Path) 
     assert len(set(watch.problems)) == 6
 
 
-def test_several_updates_share_one_rollout(tmp_path: Path) -> None:
+def test_several_updates_share_one_rollout(tmp_path):
     watch = Watch()
     run = trainer(tmp_path, watch)
     run.fit(module(updates_per_rollout=2, micro_batch_size=4), data())
@@ -74,7 +74,7 @@ class RoundedEngine(TransformersEngine):
         return [replace(o, logprobs=tuple(p - 0.01 for p in o.logprobs)) for o in super().step()]
 
 
-def test_the_ratio_starts_at_one_whatever_the_engine_rounds(tmp_path: Path) -> None:
+def test_the_ratio_starts_at_one_whatever_the_engine_rounds(tmp_path):
     narrow = LossSpec(ratio="sequence", clip_eps=3e-4, clip_eps_high=4e-4, beta=0.0)
     model = module(
         updates_per_rollout=2,
@@ -99,16 +99,14 @@ RECOMPUTING = PolicyConfig(max_prompt_tokens=512, max_model_len=1024, gradient_c
 @pytest.mark.parametrize(
     "settings", [{"micro_batch_size": 3}, {"micro_batch_size": 1}, {"policy": RECOMPUTING}]
 )
-def test_what_saves_memory_does_not_change_the_update(
-    tmp_path: Path, settings: dict[str, Any]
-) -> None:
+def test_what_saves_memory_does_not_change_the_update(tmp_path, settings):
     whole, saving = module(), module(**settings)
     for model in (whole, saving):
         trainer(tmp_path, max_steps=1).fit(model, data())
     assert_same_first_step(saving.policy, whole, **FIRST_STEP)
 
 
-def test_what_has_no_rollouts_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_what_has_no_rollouts_is_refused_in_one_line(tmp_path):
     stock = Trainer(default_root_dir=tmp_path, accelerator="cpu", max_steps=1, logger=False)
     with pytest.raises(ConfigError, match=r"stock lightning Trainer .* svr_lightning.SVRTrainer"):
         stock.fit(module(), datamodule=data())
@@ -117,7 +115,7 @@ def test_what_has_no_rollouts_is_refused_in_one_line(tmp_path: Path) -> None:
         trainer(tmp_path).fit(module(), loader)
 
 
-def test_limits_and_fast_dev_run_count_problem_batches(tmp_path: Path) -> None:
+def test_limits_and_fast_dev_run_count_problem_batches(tmp_path):
     run = trainer(tmp_path, limit_train_batches=2)
     run.fit(module(micro_batch_size=4), data())
     assert run.global_step == 2
@@ -127,9 +125,7 @@ def test_limits_and_fast_dev_run_count_problem_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("interval", [2, "00:00:00:00"])
-def test_validation_comes_every_so_many_optimizer_steps_or_by_the_clock(
-    tmp_path: Path, interval: Any
-) -> None:
+def test_validation_comes_every_so_many_optimizer_steps_or_by_the_clock(tmp_path, interval):
     often: Any = {"val_check_interval": interval, "check_val_every_n_epoch": None}
     run = trainer(tmp_path, limit_val_batches=1.0, **often)
     run.fit(module(micro_batch_size=4, updates_per_rollout=2), data())
@@ -163,9 +159,7 @@ class SaveAndStop(Callback):
         ({"optimizer": OptimizerConfig(lr=1e-4)}, r"model.optimizer={'lr': 0.0001,.* {'lr': 0.001"),
     ],
 )
-def test_a_run_resumes_only_with_the_settings_that_make_it_the_same_run(
-    tmp_path: Path, changed: dict[str, Any], message: str
-) -> None:
+def test_a_run_resumes_only_with_the_settings_that_make_it_the_same_run(tmp_path, changed, message):
     path = tmp_path / "1.ckpt"
     trainer(tmp_path, SaveAndStop(1, path)).fit(module(), data())
     of_data = {k: v for k, v in changed.items() if k.startswith("problems")}
@@ -175,7 +169,7 @@ def test_a_run_resumes_only_with_the_settings_that_make_it_the_same_run(
         resumed.fit(module(**of_model), data(**of_data), ckpt_path=path)
 
 
-def test_a_run_goes_on_with_the_next_problems_in_other_micro_batches(tmp_path: Path) -> None:
+def test_a_run_goes_on_with_the_next_problems_in_other_micro_batches(tmp_path):
     """As it does with another number of processes."""
     path, seen = tmp_path / "4.ckpt", []
     options: dict[str, Any] = {"max_epochs": 2, "enable_checkpointing": True}
@@ -196,7 +190,7 @@ def test_a_run_goes_on_with_the_next_problems_in_other_micro_batches(tmp_path: P
     assert seen[2].versions == seen[2].steps
 
 
-def test_a_checkpoint_without_optimizer_or_of_another_method_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_without_optimizer_or_of_another_method_is_refused(tmp_path):
     whole, bare = tmp_path / "1.ckpt", tmp_path / "weights.ckpt"
     run = trainer(tmp_path, SaveAndStop(1, whole))
     run.fit(module(), data())
@@ -208,7 +202,7 @@ def test_a_checkpoint_without_optimizer_or_of_another_method_is_refused(tmp_path
         trainer(tmp_path).fit(module(recipe=free), data(), ckpt_path=whole)
 
 
-def test_nothing_is_saved_within_a_rollout(tmp_path: Path) -> None:
+def test_nothing_is_saved_within_a_rollout(tmp_path):
     path = tmp_path / "now.ckpt"
 
     class Save(Callback):
@@ -220,7 +214,7 @@ def test_nothing_is_saved_within_a_rollout(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_the_last_checkpoint_is_the_end_of_the_run(tmp_path: Path) -> None:
+def test_the_last_checkpoint_is_the_end_of_the_run(tmp_path):
     keep = ModelCheckpoint(tmp_path, every_n_train_steps=2, save_top_k=0, save_last=True)
     trainer(tmp_path, keep, max_steps=3, enable_checkpointing=True).fit(module(), data())
     saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
@@ -228,7 +222,7 @@ def test_the_last_checkpoint_is_the_end_of_the_run(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob("*.ckpt")] == ["last.ckpt"]
 
 
-def test_the_reference_follows_after_every_second_step(tmp_path: Path) -> None:
+def test_the_reference_follows_after_every_second_step(tmp_path):
     model = module()
     history: list[torch.Tensor] = []
 
@@ -244,12 +238,12 @@ def test_the_reference_follows_after_every_second_step(tmp_path: Path) -> None:
     assert not torch.equal(history[3], history[2])
 
 
-def test_a_run_without_an_end_is_refused(tmp_path: Path) -> None:
+def test_a_run_without_an_end_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="needs a length"):
         trainer(tmp_path, max_epochs=-1).fit(module(), data())
 
 
-def test_a_rate_too_small_for_the_weights_is_warned_of(tmp_path: Path) -> None:
+def test_a_rate_too_small_for_the_weights_is_warned_of(tmp_path):
     frozen = module(
         optimizer=OptimizerConfig(lr=1e-30, weight_decay=0.0),
         recipe=SVR(group_size=2, horizon=1),
@@ -259,14 +253,14 @@ def test_a_rate_too_small_for_the_weights_is_warned_of(tmp_path: Path) -> None:
         trainer(tmp_path).fit(frozen, data())
 
 
-def test_validation_data_is_not_read_by_a_training_that_does_not_validate(tmp_path: Path) -> None:
+def test_validation_data_is_not_read_by_a_training_that_does_not_validate(tmp_path):
     gone = DataSource(name="gone", task="math", path=str(tmp_path / "gone.jsonl"))
     with pytest.raises(ConfigError, match="gone"):
         trainer(tmp_path, max_steps=1, limit_val_batches=1).fit(module(), data(val=[gone]))
     trainer(tmp_path, max_steps=1).fit(module(), data(val=[gone]))
 
 
-def test_a_fast_dev_run_leaves_nothing_that_the_next_run_trips_over(tmp_path: Path) -> None:
+def test_a_fast_dev_run_leaves_nothing_that_the_next_run_trips_over(tmp_path):
     callbacks = (BeforeAfter(), HFExport(), ModelCheckpoint(save_last=True))
     tested = data(test=data().sources["val"])
     trainer(tmp_path, *callbacks, fast_dev_run=1, enable_checkpointing=True).fit(module(), tested)
@@ -275,9 +269,7 @@ def test_a_fast_dev_run_leaves_nothing_that_the_next_run_trips_over(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("limit", "count"), [(2, 2), (0.01, 1)])
-def test_the_limit_on_test_batches_holds_for_the_comparison(
-    tmp_path: Path, limit: float, count: int
-) -> None:
+def test_the_limit_on_test_batches_holds_for_the_comparison(tmp_path, limit, count):
     tested = data(test=data().sources["val"], eval_batch_size=1)
     run = trainer(tmp_path, BeforeAfter(), max_steps=1, limit_test_batches=limit)
     run.fit(module(), tested)
@@ -285,9 +277,7 @@ def test_the_limit_on_test_batches_holds_for_the_comparison(
         assert len(jsonl(tmp_path / "eval" / name / "samples.jsonl")) == count
 
 
-def test_the_comparison_shows_what_the_self_check_is_worth_at_equal_tokens(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_comparison_shows_what_the_self_check_is_worth_at_equal_tokens(tmp_path, capsys):
     tested = data(test=data().sources["val"])
     one = module(evaluation=EvaluationConfig(max_turns=3))
     trainer(tmp_path, BeforeAfter(fresh_turns=2), max_steps=1).fit(one, tested)
@@ -310,9 +300,7 @@ def test_the_comparison_shows_what_the_self_check_is_worth_at_equal_tokens(
     ("command", "precision"),
     [("validate", "bf16-true"), ("test", "bf16-true"), ("predict", "bf16-true"), ("test", 64)],
 )
-def test_an_evaluation_runs_in_every_precision(
-    tmp_path: Path, command: str, precision: Any
-) -> None:
+def test_an_evaluation_runs_in_every_precision(tmp_path, command, precision):
     sets = data().sources["val"]
     one = trainer(tmp_path, precision=precision, limit_val_batches=1.0)
     asked = {"questions": ["3 5 8 = 16"], "questions_task": "countdown"}
@@ -320,7 +308,7 @@ def test_an_evaluation_runs_in_every_precision(
     assert (tmp_path / "eval" / command / "samples.jsonl").is_file()
 
 
-def test_a_step_without_a_finished_or_a_correct_answer_is_warned_of_once(tmp_path: Path) -> None:
+def test_a_step_without_a_finished_or_a_correct_answer_is_warned_of_once(tmp_path):
     short = module(sampling=Decoding(max_completion_tokens=2))
     with pytest.warns(UserWarning, match="every completion of the rollout is cut off") as found:
         trainer(tmp_path, max_steps=2).fit(short, data())
@@ -333,15 +321,13 @@ def test_a_step_without_a_finished_or_a_correct_answer_is_warned_of_once(tmp_pat
     assert nothing_to_learn({}) is None
 
 
-def test_a_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_to_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"file is a file; give another folder"):
         trainer(tmp_path / "file" / "run")
 
 
-def test_every_attempt_of_every_step_draws_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_attempt_of_every_step_draws_anew(tmp_path, monkeypatch):
     nothing = RewardWeights(**{field.name: 0.0 for field in fields(RewardWeights)})
     recipe = SVR(group_size=2, horizon=1, weights=nothing)  # so that every group is degenerate
     seeds: list[int] = []

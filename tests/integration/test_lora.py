@@ -33,7 +33,7 @@ IDS = torch.arange(24).reshape(2, 12)
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_it_begins_as_the_base_model_and_acts_as_its_merged_weights(kind: str) -> None:
+def test_it_begins_as_the_base_model_and_acts_as_its_merged_weights(kind):
     base = MODELS[kind]()
     scores = base(IDS).logits
     new = MODELS[kind]()
@@ -52,7 +52,7 @@ def test_it_begins_as_the_base_model_and_acts_as_its_merged_weights(kind: str) -
     assert torch.equal(merged.model.layers[0].mlp.up_proj.weight, expected)
 
 
-def test_every_projection_of_a_hybrid_gets_one_and_nothing_else_does() -> None:
+def test_every_projection_of_a_hybrid_gets_one_and_nothing_else_does():
     model = with_adapter(MODELS["hybrid"]())
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     adapted = {name.split(".lora_")[0].split(".")[-1] for name in trained}
@@ -66,7 +66,7 @@ def test_every_projection_of_a_hybrid_gets_one_and_nothing_else_does() -> None:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_the_transformers_engine_samples_with_the_adapter(kind: str) -> None:
+def test_the_transformers_engine_samples_with_the_adapter(kind):
     adapted = with_adapter(MODELS[kind]())
     merged = MODELS[kind]()
     merged.load_state_dict(exported_weights(adapted))
@@ -91,7 +91,7 @@ def hidden(model: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", MODELS)
 @torch.no_grad()
-def test_the_reference_is_the_base_model_and_leaves_the_policy_as_it_was(kind: str) -> None:
+def test_the_reference_is_the_base_model_and_leaves_the_policy_as_it_was(kind):
     base = MODELS[kind]()
     policy = with_adapter(base)
     of_policy = hidden(policy)
@@ -128,7 +128,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SVRModule]:
     return folder, model
 
 
-def test_only_adapters_train_and_are_saved(trained: tuple[Path, SVRModule]) -> None:
+def test_only_adapters_train_and_are_saved(trained):
     folder, model = trained
     base, _ = load_policy(PolicyConfig(), seed=3)
     before = base.state_dict()
@@ -141,7 +141,7 @@ def test_only_adapters_train_and_are_saved(trained: tuple[Path, SVRModule]) -> N
     assert sum(value.numel() for value in saved["state_dict"].values()) == numbers
 
 
-def test_merged_policy_and_adapter_are_exported(trained: tuple[Path, SVRModule]) -> None:
+def test_merged_policy_and_adapter_are_exported(trained):
     folder, model = trained
     merged = AutoModelForCausalLM.from_pretrained(folder / "policy")
     base, _ = load_policy(PolicyConfig(), seed=3)
@@ -155,7 +155,7 @@ def test_merged_policy_and_adapter_are_exported(trained: tuple[Path, SVRModule])
         assert (plain - expected).abs().max() > 10 * allowed
 
 
-def test_a_checkpoint_is_evaluated_without_its_reference(trained: tuple[Path, SVRModule]) -> None:
+def test_a_checkpoint_is_evaluated_without_its_reference(trained):
     folder, model = trained
     policy = PolicyConfig(max_prompt_tokens=512, max_model_len=1024, lora=LORA)
     again = small_fit.module(policy=policy)
@@ -177,15 +177,13 @@ def test_a_checkpoint_is_evaluated_without_its_reference(trained: tuple[Path, SV
         ("q_proj)", "peft refuses them .unbalanced parenthesis"),
     ],
 )
-def test_adapters_that_would_not_act_are_refused(targets: Any, message: str) -> None:
+def test_adapters_that_would_not_act_are_refused(targets, message):
     config = PolicyConfig(path="random:qwen3_5", lora=LoRAConfig(target_modules=targets))
     with pytest.raises(ConfigError, match=message):
         load_policy(config, seed=1)
 
 
-def test_a_checkpoint_of_another_base_model_or_alpha_is_refused(
-    trained: tuple[Path, SVRModule],
-) -> None:
+def test_a_checkpoint_of_another_base_model_or_alpha_is_refused(trained):
     folder, path = trained[0], str(trained[0] / "checkpoints" / "last.ckpt")
     with pytest.raises(ConfigError, match="a base model with other weights"):
         train(folder / "other", resume=path, path=str(folder / "policy"))  # of the same shapes
@@ -193,12 +191,12 @@ def test_a_checkpoint_of_another_base_model_or_alpha_is_refused(
         train(folder / "other", resume=path, lora=LoRAConfig(r=2, alpha=12))
 
 
-def test_an_adapter_alone_is_no_policy(trained: tuple[Path, SVRModule]) -> None:
+def test_an_adapter_alone_is_no_policy(trained):
     with pytest.raises(ConfigError, match="an adapter without its base model"):
         load_policy(PolicyConfig(path=str(trained[0] / "adapter")), seed=1)
 
 
-def test_deepspeed_is_refused(tmp_path: Path) -> None:
+def test_deepspeed_is_refused(tmp_path):
     pytest.importorskip("deepspeed")
     policy = PolicyConfig(max_prompt_tokens=512, max_model_len=1024, lora=LORA)
     trainer = small_fit.trainer(tmp_path, strategy=SVRDeepSpeedStrategy())
@@ -214,8 +212,6 @@ def test_deepspeed_is_refused(tmp_path: Path) -> None:
         (ReferenceConfig(every=2), "the reference is the base model; set model.reference.every=0"),
     ],
 )
-def test_a_reference_with_weights_of_its_own_is_refused(
-    config: ReferenceConfig, message: str
-) -> None:
+def test_a_reference_with_weights_of_its_own_is_refused(config, message):
     with pytest.raises(ConfigError, match=message):
         make_reference(with_adapter(MODELS["qwen3"]()), config)

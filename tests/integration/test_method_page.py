@@ -74,7 +74,7 @@ def unwrapped(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_the_prompts_are_those_of_the_shown_completions() -> None:
+def test_the_prompts_are_those_of_the_shown_completions():
     assert len(PROMPTS) == len(COMPLETIONS) == RECIPE["horizon"]
     messages = [svr.first_turn_messages(TASK, PROBLEM)]
     for turn, text in enumerate(COMPLETIONS[:-1], start=2):
@@ -93,12 +93,12 @@ def test_the_prompts_are_those_of_the_shown_completions() -> None:
     assert [unwrapped(text) for text in PROMPTS] == [unwrapped(m[1]["content"]) for m in messages]
 
 
-def test_the_gate_passes_the_third_turn_alone() -> None:
+def test_the_gate_passes_the_third_turn_alone():
     stops = [svr.should_stop(t.verdict, t.confidence, t.truncated) for t in turns_shown()]
     assert stops == [False, False, True]
 
 
-def test_every_reward_term_is_what_the_turns_earn() -> None:
+def test_every_reward_term_is_what_the_turns_earn():
     weights, turns = svr.RewardWeights(), turns_shown()
     assert [turn.completion_tokens for turn in turns] == [stated(r"\((\d+) in each turn")] * 3
     assert stated(r"\$L = (\d+)\$") == RECIPE["length_scale"]
@@ -116,7 +116,7 @@ def test_every_reward_term_is_what_the_turns_earn() -> None:
     assert stated(r"\$R = (\d\.\d+)\$") == round(fmean(r.total for r in rewards), 3)
 
 
-def test_every_transition_is_worth_what_the_page_says() -> None:
+def test_every_transition_is_worth_what_the_page_says():
     worth = []
     for before, now in ((True, True), (True, False), (False, False), (False, True)):
         turns = [scored(one, "UNSURE", 0.5) for one in (before, now)]
@@ -126,7 +126,7 @@ def test_every_transition_is_worth_what_the_page_says() -> None:
     assert [float(cell) for cell in shown] == pytest.approx(worth)
 
 
-def test_returns_and_advantages_of_the_group_follow_from_its_turns() -> None:
+def test_returns_and_advantages_of_the_group_follow_from_its_turns():
     group = group_shown()
     assert len(group) == RECIPE["group_size"]
     assert group[1] == turns_shown()

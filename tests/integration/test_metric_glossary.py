@@ -64,12 +64,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_logged_key_is_in_the_glossary(run: Path) -> None:
+def test_every_logged_key_is_in_the_glossary(run):
     known = [pattern(key) for key in KEYS]
     assert {key for key in logged(run) if not any(p.fullmatch(key) for p in known)} == set()
 
 
-def test_every_key_of_the_glossary_is_logged(run: Path) -> None:
+def test_every_key_of_the_glossary_is_logged(run):
     found = logged(run)
     absent = {key for key in KEYS if not any(pattern(key).fullmatch(name) for name in found)}
     assert absent == ELSEWHERE
@@ -78,7 +78,7 @@ def test_every_key_of_the_glossary_is_logged(run: Path) -> None:
     assert stages == {(stage, name) for stage in ("val", "test") for name in sets}
 
 
-def test_the_fields_of_the_samples_file_are_described(run: Path) -> None:
+def test_the_fields_of_the_samples_file_are_described(run):
     record = jsonl(run / "eval" / "test" / "samples.jsonl")[0]
     head, turn = under("### eval/NAME/samples.jsonl")
     sometimes = {"error", "observed_turns", "cluster"}
@@ -86,7 +86,7 @@ def test_the_fields_of_the_samples_file_are_described(run: Path) -> None:
     assert set(names(row[0] for row in turn)) == {*record["turns"][0], "grading_error"}
 
 
-def test_the_fields_of_the_results_file_are_described(run: Path) -> None:
+def test_the_fields_of_the_results_file_are_described(run):
     results = json.loads((run / "eval" / "test" / "results.json").read_text())
     (table,) = under("### eval/NAME/results.json")
     described = {name.split(".")[0] for name in names(row[0] for row in table)}
@@ -95,7 +95,7 @@ def test_the_fields_of_the_results_file_are_described(run: Path) -> None:
     assert set(results["macro"]) == {"all", "math"}
 
 
-def test_the_fields_of_the_rollouts_file_are_described(run: Path) -> None:
+def test_the_fields_of_the_rollouts_file_are_described(run):
     line = jsonl(run / "rollouts.jsonl")[0]
     (table,) = under("### rollouts.jsonl")
     assert set(names(row[0] for row in table)) == set(line)

@@ -56,7 +56,7 @@ def policies(count: int) -> list[Any]:
     return [AutoModelForCausalLM.from_pretrained(SHIPPED) for _ in range(count)]
 
 
-def test_the_example_and_the_trainer_take_the_same_first_step(trained: SVRModule) -> None:
+def test_the_example_and_the_trainer_take_the_same_first_step(trained):
     assert (minimal.GROUP, minimal.HORIZON) == (8, 3)
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     policy, reference, start = policies(3)
@@ -76,7 +76,7 @@ def test_the_example_and_the_trainer_take_the_same_first_step(trained: SVRModule
     assert max((now - before).abs().max().item() for now, before in pairs) > lr / 2
 
 
-def test_the_method_written_out_takes_the_trainers_first_step(trained: SVRModule) -> None:
+def test_the_method_written_out_takes_the_trainers_first_step(trained):
     shared = ["GROUP", "HORIZON", "TEMPERATURE", "MAX_TOKENS", "LENGTH_SCALE"]
     shared += ["LR", "WEIGHT_DECAY", "BETAS"]
     assert [getattr(scratch, n) for n in shared] == [getattr(minimal, n) for n in shared]
@@ -126,7 +126,7 @@ COMPLETIONS = [
 
 
 @pytest.mark.parametrize("text", COMPLETIONS)
-def test_the_method_written_out_reads_as_the_package_does(text: str) -> None:
+def test_the_method_written_out_reads_as_the_package_does(text):
     part = text[scratch.TASK.read(text).check :]
     check = svr.parse_self_check(part)
     assert scratch.parse_self_check(text) == (check.verdict, check.confidence)
@@ -134,9 +134,7 @@ def test_the_method_written_out_reads_as_the_package_does(text: str) -> None:
     assert scratch.task_format(text) == scratch.TASK.format_score(text)
 
 
-def test_the_examples_run_from_the_command_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_examples_run_from_the_command_line(monkeypatch, capsys):
     monkeypatch.setattr(minimal, "RECIPE", replace(minimal.RECIPE, group_size=2))
     monkeypatch.setattr(scratch, "GROUP", 2)
     monkeypatch.setattr(scratch, "PROBLEMS", 1)
@@ -148,7 +146,7 @@ def test_the_examples_run_from_the_command_line(
     assert lines[-1] in ("(right)", "(wrong)")
 
 
-def test_the_notebook_trains_and_shows_before_and_after(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_notebook_trains_and_shows_before_and_after(capsys):
     notebook = json.loads((EXAMPLES / "train_in_a_notebook.ipynb").read_text())
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     stored = [

@@ -27,7 +27,7 @@ from tests.commands import TINY, jsonl, refused
 from tests.scripted import TOKENIZER
 
 
-def test_what_is_written_is_read_and_its_details_are_kept(tmp_path: Path) -> None:
+def test_what_is_written_is_read_and_its_details_are_kept(tmp_path):
     assert read_operating_point(tmp_path) is None
     assert read_operating_point("embedded:countdown-tiny") is None
     path = write_operating_point(tmp_path, 0.9, {"pse": 0.1})
@@ -37,7 +37,7 @@ def test_what_is_written_is_read_and_its_details_are_kept(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("wrong", [1.5, -0.1, float("nan")])
-def test_a_threshold_that_is_none_is_not_written(tmp_path: Path, wrong: float) -> None:
+def test_a_threshold_that_is_none_is_not_written(tmp_path, wrong):
     with pytest.raises(ConfigError, match="threshold"):
         write_operating_point(tmp_path, wrong, {})
     with pytest.raises(ConfigError, match="no such folder"):
@@ -50,7 +50,7 @@ def test_a_threshold_that_is_none_is_not_written(tmp_path: Path, wrong: float) -
     ["[" * 10**5, "[0.9]", '{"threshold": NaN}', '{"certified": {"\\ud800": 1}}'],
     ids=lambda text: text[:20],
 )
-def test_a_file_that_holds_no_threshold_is_named(tmp_path: Path, text: str) -> None:
+def test_a_file_that_holds_no_threshold_is_named(tmp_path, text):
     (tmp_path / "operating_point.json").write_text(text)
     with pytest.raises(ConfigError, match=r"operating_point\.json: "):
         read_operating_point(tmp_path)
@@ -70,7 +70,7 @@ def written(folder: Path, **changes: Any) -> Certificate:
     return found
 
 
-def test_a_certificate_brings_its_whole_rule_and_names_other_settings(tmp_path: Path) -> None:
+def test_a_certificate_brings_its_whole_rule_and_names_other_settings(tmp_path):
     found = written(tmp_path, decoding={"temperature": 0.0, "top_k": 0})
     rule = Confident(threshold=0.9, score="verdict_probability")
     assert found.rule == rule
@@ -87,9 +87,7 @@ def test_a_certificate_brings_its_whole_rule_and_names_other_settings(tmp_path: 
     assert read_operating_point(tmp_path) == Confident()
 
 
-def test_a_certificate_has_the_same_name_in_its_file_and_in_a_policys_folder(
-    tmp_path: Path,
-) -> None:
+def test_a_certificate_has_the_same_name_in_its_file_and_in_a_policys_folder(tmp_path):
     found = written(tmp_path)
     content = json.loads((tmp_path / "operating_point.json").read_text())
     del content["threshold"]
@@ -98,7 +96,7 @@ def test_a_certificate_has_the_same_name_in_its_file_and_in_a_policys_folder(
     assert Certificate.read(alone).id == found.id
 
 
-def test_the_settings_of_a_certificate_are_those_that_were_applied() -> None:
+def test_the_settings_of_a_certificate_are_those_that_were_applied():
     sources = [
         {"name": "math500", "task": "math"},
         {"name": "aime26", "task": "math", "max_completion_tokens": 3072},
@@ -124,7 +122,7 @@ def test_the_settings_of_a_certificate_are_those_that_were_applied() -> None:
     assert certified_settings({}) == {}
 
 
-def test_a_certificate_is_for_its_own_weights(tmp_path: Path) -> None:
+def test_a_certificate_is_for_its_own_weights(tmp_path):
     assert written(tmp_path).is_for(tmp_path)  # it names none
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     found = written(tmp_path, weights=weights_digest(tmp_path))
@@ -139,7 +137,7 @@ def policy(folder: Path, threshold: Any) -> PolicyConfig:
     return PolicyConfig(path=str(folder))
 
 
-def test_a_configured_threshold_wins_then_the_policys_then_the_papers(tmp_path: Path) -> None:
+def test_a_configured_threshold_wins_then_the_policys_then_the_papers(tmp_path):
     own = policy(tmp_path, 0.7)
     assert SVRModule(policy=own).applied_evaluation.stop == Confident(threshold=0.7)
     configured = EvaluationConfig(stop=Confident(threshold=0.6))
@@ -153,7 +151,7 @@ def test_a_configured_threshold_wins_then_the_policys_then_the_papers(tmp_path: 
     assert quoted.run_config["model"]["evaluation"] == {"stop": None}
 
 
-def test_results_quote_the_rule_that_the_recipe_makes_of_the_configured_one() -> None:
+def test_results_quote_the_rule_that_the_recipe_makes_of_the_configured_one():
     for adaptive in (True, False):
         module = SVRModule(
             recipe=SVR(interface="verdict"), evaluation=EvaluationConfig(adaptive=adaptive)
@@ -165,9 +163,7 @@ def test_results_quote_the_rule_that_the_recipe_makes_of_the_configured_one() ->
     assert none["stop"] is None
 
 
-def test_a_faulty_file_ends_the_command_before_the_policy_is_loaded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_faulty_file_ends_the_command_before_the_policy_is_loaded(tmp_path, capsys):
     folder = tmp_path / "tuned"
     shutil.copytree(TOKENIZER.name_or_path, folder)
     policy(folder, 7)
@@ -182,8 +178,8 @@ def test_a_faulty_file_ends_the_command_before_the_policy_is_loaded(
 
 @pytest.mark.parametrize("certified", [True, False])
 def test_serve_keeps_a_policys_own_threshold_under_another_number_of_turns(
-    tmp_path: Path, certified: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, certified, capsys
+):
     rule = Confident(threshold=0.97)
     if certified:
         rule = written(tmp_path).rule
@@ -196,9 +192,7 @@ def test_serve_keeps_a_policys_own_threshold_under_another_number_of_turns(
     assert line in capsys.readouterr().out
 
 
-def test_predict_asks_with_a_tuned_policys_own_threshold_and_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_predict_asks_with_a_tuned_policys_own_threshold_and_says_so(tmp_path, caplog):
     """0.95 stops a trajectory of the shipped policy; at 1 nothing does."""
     folder = tmp_path / "tuned"
     shutil.copytree(TOKENIZER.name_or_path, folder)

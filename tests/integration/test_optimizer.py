@@ -1,7 +1,5 @@
 """AdamW's groups and schedule, the reference that follows the policy, the gradient's norm."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,7 +33,7 @@ def names_by_decay(model: nn.Module) -> dict[float, list[str]]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_parameter_is_trained_once_and_norms_and_biases_do_not_decay(name: str) -> None:
+def test_every_parameter_is_trained_once_and_norms_and_biases_do_not_decay(name):
     model = MODELS[name]()
     groups = names_by_decay(model)
     everything = [name for name, _ in model.named_parameters()]
@@ -45,7 +43,7 @@ def test_every_parameter_is_trained_once_and_norms_and_biases_do_not_decay(name:
     assert "model.embed_tokens.weight" in groups[0.1]
 
 
-def test_what_is_frozen_is_not_trained() -> None:
+def test_what_is_frozen_is_not_trained():
     model = nn.ModuleDict(
         {"visual": nn.Linear(2, 2), "aligner": nn.Linear(2, 2), "language_model": nn.Linear(2, 2)}
     )
@@ -60,7 +58,7 @@ def made(total: int = 40, model: nn.Module | None = None) -> tuple[Any, Any]:
     return parts["optimizer"], parts["lr_scheduler"]["scheduler"]
 
 
-def test_the_first_step_of_adamw_by_hand() -> None:
+def test_the_first_step_of_adamw_by_hand():
     # At the floor of the schedule lr is 0.05 * 2e-4 = 1e-5. A first step moves by lr against the
     # gradient's sign, and decay takes 0.1 lr of a matrix: 2 (1 - 1e-6) - 1e-5.
     model = nn.Linear(1, 1)
@@ -76,7 +74,7 @@ def test_the_first_step_of_adamw_by_hand() -> None:
     assert all(group["betas"] == (0.9, 0.95) for group in optimizer.param_groups)
 
 
-def test_gradients_are_scaled_together_to_their_largest_norm() -> None:
+def test_gradients_are_scaled_together_to_their_largest_norm():
     model = nn.Linear(2, 1)
     optimizer, _ = made(model=model)
     model.weight.grad = torch.tensor([[3.0, 0.0]])
@@ -95,7 +93,7 @@ def weight(value: float | list[float], dtype: torch.dtype = torch.float32) -> nn
     return module
 
 
-def test_the_reference_moves_six_tenths_of_the_way_to_the_policy() -> None:
+def test_the_reference_moves_six_tenths_of_the_way_to_the_policy():
     # 0.4 * 1 + 0.6 * 2 = 1.6 and 0.4 * (-5) + 0.6 * 5 = 1.
     reference, policy = weight([1.0, -5.0]), weight([2.0, 5.0])
     mix_reference(reference, policy, 0.6)
@@ -103,7 +101,7 @@ def test_the_reference_moves_six_tenths_of_the_way_to_the_policy() -> None:
     assert policy.weight.tolist() == [2.0, 5.0]
 
 
-def test_a_bf16_mix_is_rounded_once_and_not_at_every_product() -> None:
+def test_a_bf16_mix_is_rounded_once_and_not_at_every_product():
     generator = torch.Generator().manual_seed(0)
     old, new = (torch.randn(4096, generator=generator).bfloat16() for _ in range(2))
     reference, policy = weight(old.tolist(), torch.bfloat16), weight(new.tolist(), torch.bfloat16)
@@ -116,9 +114,7 @@ def test_a_bf16_mix_is_rounded_once_and_not_at_every_product() -> None:
 
 
 @pytest.mark.parametrize("make", [tiny_qwen3, tiny_hybrid])
-def test_a_reference_in_bf16_has_the_policys_weights_rounded_and_its_buffers_as_they_are(
-    make: Callable[[], Any],
-) -> None:
+def test_a_reference_in_bf16_has_the_policys_weights_rounded_and_its_buffers_as_they_are(make):
     policy = make()
     reference: Any = make_reference(policy, ReferenceConfig(dtype="bfloat16"))
     for rounded, weight in zip(reference.parameters(), policy.parameters(), strict=True):
@@ -135,7 +131,7 @@ def test_a_reference_in_bf16_has_the_policys_weights_rounded_and_its_buffers_as_
 
 
 @pytest.mark.parametrize("path", ["embedded:countdown-tiny", "random:qwen3_5"])
-def test_a_policy_has_fp32_weights_and_the_same_ones_for_the_same_seed(path: str) -> None:
+def test_a_policy_has_fp32_weights_and_the_same_ones_for_the_same_seed(path):
     config = PolicyConfig(path=path, max_prompt_tokens=100, max_model_len=200)
     global_state = torch.random.get_rng_state()
     model, tokenizer = load_policy(config, seed=3)
@@ -147,7 +143,7 @@ def test_a_policy_has_fp32_weights_and_the_same_ones_for_the_same_seed(path: str
     assert stop_token_ids(model, tokenizer) == (tokenizer.eos_token_id,)
 
 
-def test_every_token_that_is_said_to_end_a_turn_does() -> None:
+def test_every_token_that_is_said_to_end_a_turn_does():
     model, tokenizer = load_policy(PolicyConfig(), seed=0)
     model.generation_config.eos_token_id = [7, 9]
     tokenizer.eos_token = "<|pad|>"
@@ -155,7 +151,7 @@ def test_every_token_that_is_said_to_end_a_turn_does() -> None:
     assert set(stop_token_ids(model, tokenizer)) == ids
 
 
-def test_an_architecture_that_reshapes_its_scores_is_refused(tmp_path: Path) -> None:
+def test_an_architecture_that_reshapes_its_scores_is_refused(tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     tokenizer.save_pretrained(tmp_path)
     config = GraniteConfig(
@@ -172,14 +168,12 @@ def test_an_architecture_that_reshapes_its_scores_is_refused(tmp_path: Path) -> 
         load_policy(PolicyConfig(path=str(tmp_path)), seed=0)
 
 
-def test_a_context_that_the_checkpoint_does_not_have_is_refused() -> None:
+def test_a_context_that_the_checkpoint_does_not_have_is_refused():
     with pytest.raises(ConfigError, match="max_model_len=9000 exceeds the 8192 positions"):
         load_policy(PolicyConfig(max_model_len=9000), seed=0)
 
 
-def test_dropout_is_refused_where_layers_are_computed_twice_in_training_mode(
-    tmp_path: Path,
-) -> None:
+def test_dropout_is_refused_where_layers_are_computed_twice_in_training_mode(tmp_path):
     model, tokenizer = load_policy(PolicyConfig(), seed=0)
     model.config.attention_dropout = 0.1
     model.save_pretrained(tmp_path)

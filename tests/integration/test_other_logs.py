@@ -39,7 +39,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet", "csv"])
-def test_the_log_of_another_program_is_certified(tmp_path: Path, suffix: str) -> None:
+def test_the_log_of_another_program_is_certified(tmp_path, suffix):
     log = written(tmp_path, log_rows()).with_suffix(f".{suffix}")
     if suffix == "csv":
         lines = [",".join(map(str, row.values())) for row in log_rows()]
@@ -73,16 +73,12 @@ def test_the_log_of_another_program_is_certified(tmp_path: Path, suffix: str) ->
         ([1], "log.jsonl:1: the row is no object"),
     ],
 )
-def test_a_log_that_cannot_be_used_is_one_line(
-    row: Any, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log_that_cannot_be_used_is_one_line(row, said, tmp_path, capsys):
     log = written(tmp_path, [row])
     assert said in refusal(capsys, log, "--max-pse", 0.1, "--columns", "id=id")
 
 
-def test_options_that_do_not_fit_a_log_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_that_do_not_fit_a_log_are_named(tmp_path, capsys):
     log = written(tmp_path, log_rows(5))
     promise = ("--max-pse", 0.1)
     assert "log.jsonl:1: no id; the row has question, p, y" in refusal(capsys, log, *promise)
@@ -94,7 +90,7 @@ def test_options_that_do_not_fit_a_log_are_named(
 
 
 @pytest.mark.parametrize("yes", [True, 1, 1.0, "True"])
-def test_a_table_made_by_pandas_is_read(tmp_path: Path, yes: Any) -> None:
+def test_a_table_made_by_pandas_is_read(tmp_path, yes):
     """It writes floats, and NaN where there is nothing; others write .5 and NA."""
     row = {**PLAIN, "turn": 1.0, "correct": yes, "tokens": 7.0, "confidence": ".5"}
     last = {**row, "turn": 2.0, "tokens": math.nan, "cluster": "NA"}
@@ -105,9 +101,7 @@ def test_a_table_made_by_pandas_is_read(tmp_path: Path, yes: Any) -> None:
 
 
 @pytest.mark.parametrize(("counted", "said"), [(0, "9 of 9 turns"), (1, "8 of 9 turns")])
-def test_tokens_are_promised_only_where_all_were_counted(
-    counted: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tokens_are_promised_only_where_all_were_counted(counted, said, tmp_path, capsys):
     rows = [{**PLAIN, "id": k, **({"tokens": 5} if k < counted else {})} for k in range(9)]
     limits = ("--max-tokens", 9, "--token-bound", 99, "--calibrate-on", 1)
     line = refusal(capsys, written(tmp_path, rows), "--columns", "id=id", *limits)
@@ -117,9 +111,7 @@ def test_tokens_are_promised_only_where_all_were_counted(
 @pytest.mark.parametrize(
     ("said", "clusters"), [(["a", "", "a"], 1), (["", "a", ""], 1), (["", "", ""], 2)]
 )
-def test_a_cluster_may_be_named_once_for_all_turns_of_a_problem(
-    said: list[str], clusters: int, tmp_path: Path
-) -> None:
+def test_a_cluster_may_be_named_once_for_all_turns_of_a_problem(said, clusters, tmp_path):
     turns = [
         {**PLAIN, "id": name, "turn": place, "cluster": cluster}
         for name in "pq"
@@ -128,15 +120,13 @@ def test_a_cluster_may_be_named_once_for_all_turns_of_a_problem(
     assert len(set(load_log(written(tmp_path, turns)).cluster.tolist())) == clusters
 
 
-def test_two_clusters_of_one_problem_are_refused(tmp_path: Path) -> None:
+def test_two_clusters_of_one_problem_are_refused(tmp_path):
     turns = [{**PLAIN, "turn": place, "cluster": c} for place, c in enumerate("ab", start=1)]
     with pytest.raises(ConfigError, match=r"log.jsonl:2: problem '1' has the clusters 'a' and 'b'"):
         load_log(written(tmp_path, turns))
 
 
-def test_rows_of_one_id_are_turns_only_by_a_column_of_turns(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_of_one_id_are_turns_only_by_a_column_of_turns(tmp_path, capsys):
     log = written(tmp_path, [{**row, "n": n} for row in log_rows(300) for n in (1, 2)])
     given = [str(log), "--max-wrong-accepted", "0.2", *NAMES]
     assert ":2: question '0' is there twice; if its rows are turns" in refusal(capsys, *given)
@@ -144,20 +134,18 @@ def test_rows_of_one_id_are_turns_only_by_a_column_of_turns(
     assert "calibration: 150 problems, T_max = 2" in capsys.readouterr().out
 
 
-def test_a_promise_on_early_stops_is_refused_of_a_log_with_one_turn_each(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_promise_on_early_stops_is_refused_of_a_log_with_one_turn_each(tmp_path, capsys):
     log = written(tmp_path, [{**PLAIN, "id": k, "confidence": 1.0} for k in range(300)])
     line = refusal(capsys, log, "--max-pse", 0.05, "--columns", "id=id")
     assert "T_max = 1, so it says nothing; make another one, such as --max-wrong-accepted" in line
 
 
-def test_turns_may_be_numbered_from_zero_and_stand_in_any_order(tmp_path: Path) -> None:
+def test_turns_may_be_numbered_from_zero_and_stand_in_any_order(tmp_path):
     rows = [{**PLAIN, "turn": turn, "correct": turn} for turn in (1, 0)]
     assert load_log(written(tmp_path, rows)).correct.tolist() == [[False, True]]
 
 
-def test_a_confidence_that_rounding_puts_above_one_is_one(tmp_path: Path) -> None:
+def test_a_confidence_that_rounding_puts_above_one_is_one(tmp_path):
     log = tmp_path / "log.csv"
     log.write_text(f"id,confidence,correct,note\na,1.0000000000000002,1,{'x' * 200_000}\n")
     assert load_log(log).confidence.tolist() == [[1.0]]

@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,9 +13,7 @@ from tests.small_fit import data, module, trainer
 
 
 @pytest.mark.parametrize("name", ["gsm8k", "x" * 200, "\x1b[2J"])
-def test_a_line_fits_a_terminal_whatever_the_numbers(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_line_fits_a_terminal_whatever_the_numbers(name, capsys):
     progress = Progress(name, 10**6)
     with progress.showing():
         progress.turns, progress.in_flight, progress.tokens = 10**7, 10**4, 10**12
@@ -25,7 +22,7 @@ def test_a_line_fits_a_terminal_whatever_the_numbers(
         assert line.isprintable()
 
 
-def test_a_terminal_that_tells_no_height_shows_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_that_tells_no_height_shows_the_line(monkeypatch):
     reading, writing = os.openpty()
     with os.fdopen(writing, "w") as terminal, os.fdopen(reading, "rb", 0) as screen:
         monkeypatch.setattr(sys, "stdout", terminal)
@@ -33,9 +30,7 @@ def test_a_terminal_that_tells_no_height_shows_the_line(monkeypatch: pytest.Monk
         assert screen.read(100).startswith(b"\rstep 0/2")
 
 
-def test_an_evaluation_counts_its_turns_and_the_tokens_that_were_generated(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_evaluation_counts_its_turns_and_the_tokens_that_were_generated(monkeypatch, capsys):
     made: list[Progress] = []
 
     class Kept(Progress):
@@ -52,9 +47,7 @@ def test_an_evaluation_counts_its_turns_and_the_tokens_that_were_generated(
     assert re.search(r"toy 3/3, .* tok/s, 6 turns, 0 in flight", capsys.readouterr().out)
 
 
-def test_a_training_shows_its_steps_in_eighty_columns(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_training_shows_its_steps_in_eighty_columns(tmp_path, capsys):
     run = trainer(tmp_path, TrainingProgress(), max_steps=2, enable_progress_bar=True)
     run.fit(module(), data())
     lines = re.split(r"[\r\n]+", capsys.readouterr().out)
@@ -64,7 +57,7 @@ def test_a_training_shows_its_steps_in_eighty_columns(
     assert len(line) <= 80
 
 
-def test_the_time_left_does_not_rise_between_two_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_left_does_not_rise_between_two_updates(monkeypatch):
     with progress_line(10, "step") as bar:
         now = bar.start_t
         monkeypatch.setattr(bar, "_time", lambda: now)

@@ -1,7 +1,6 @@
 """Two processes train what one does: under DDP, under ZeRO-2, through accumulation and resuming."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,9 +42,7 @@ WAYS = ["ddp", "zero2 accumulated"]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_two_processes_end_with_the_weights_of_one(
-    ranks: list[Seen], alone: Seen, way: str
-) -> None:
+def test_two_processes_end_with_the_weights_of_one(ranks, alone, way):
     assert furthest(ranks[0][way]["weights"], ranks[1][way]["weights"]) == 0
     for state in ("weights", "reference"):
         assert_same_steps(
@@ -53,9 +50,7 @@ def test_two_processes_end_with_the_weights_of_one(
         )
 
 
-def test_one_process_goes_on_with_what_two_have_begun(
-    ranks: list[Seen], alone: Seen, tmp_path: Path
-) -> None:
+def test_one_process_goes_on_with_what_two_have_begun(ranks, alone, tmp_path):
     """From eight micro-batches of one sequence per step to one of all."""
     checkpoint = ranks[0]["ddp cut"]["folder"] / "checkpoints" / "last.ckpt"
     resumed = train(tmp_path, resume=str(checkpoint))
@@ -63,7 +58,7 @@ def test_one_process_goes_on_with_what_two_have_begun(
         assert_same_steps(resumed[state], alone[state], alone["sizes"], 3 * LR, alone["rounding"])
 
 
-def test_two_processes_end_with_the_adapters_of_one(ranks: list[Seen], tmp_path: Path) -> None:
+def test_two_processes_end_with_the_adapters_of_one(ranks, tmp_path):
     pytest.importorskip("peft")
     one = train(tmp_path, lora=LORA)
     found = [seen["adapters"]["weights"] for seen in ranks]
@@ -72,9 +67,7 @@ def test_two_processes_end_with_the_adapters_of_one(ranks: list[Seen], tmp_path:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_step_is_logged_once_with_the_norm_of_the_whole_gradient(
-    ranks: list[Seen], alone: Seen, way: str
-) -> None:
+def test_every_step_is_logged_once_with_the_norm_of_the_whole_gradient(ranks, alone, way):
     assert len(alone["norms"]) == 3
     assert ranks[0][way]["norms"] == pytest.approx(alone["norms"], abs=0, rel=alone["rounding"])
     keys = [row[:2] for row in alone["lines"]]
@@ -85,18 +78,18 @@ def test_every_step_is_logged_once_with_the_norm_of_the_whole_gradient(
     assert all(CLIP < norm < 4 * CLIP for norm in alone["norms"])
 
 
-def test_no_process_keeps_a_gradient_after_its_step(ranks: list[Seen]) -> None:
+def test_no_process_keeps_a_gradient_after_its_step(ranks):
     for seen in ranks:
         assert [seen[way]["held"] for way in WAYS] == [[]] * len(WAYS)
 
 
-def test_two_processes_sample_what_one_does(ranks: list[Seen], alone: Seen) -> None:
+def test_two_processes_sample_what_one_does(ranks, alone):
     shares = [ranks[rank]["ddp"]["rollouts"] for rank in range(2)]
     assert [len(share) for share in shares] == [8, 8]  # 2 problems x G 2 x 2 turns
     assert shares[0] | shares[1] == alone["rollouts"]
 
 
-def test_an_engine_is_told_its_rank_and_its_gpu_under_slurm_too(ranks: list[Seen]) -> None:
+def test_an_engine_is_told_its_rank_and_its_gpu_under_slurm_too(ranks):
     for rank, seen in enumerate(ranks):
         before, within, after = seen["ddp"]["environment"]
         assert before == after  # whatever other libraries left there
@@ -104,7 +97,7 @@ def test_an_engine_is_told_its_rank_and_its_gpu_under_slurm_too(ranks: list[Seen
         assert within == {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": gpu}
 
 
-def test_zero2_goes_on_between_two_rollouts_as_if_it_had_not_stopped(ranks: list[Seen]) -> None:
+def test_zero2_goes_on_between_two_rollouts_as_if_it_had_not_stopped(ranks):
     for seen in ranks:
         whole, resumed = seen["whole"], seen["resumed"]
         assert furthest(whole["weights"], resumed["weights"]) == 0
@@ -117,13 +110,13 @@ def test_zero2_goes_on_between_two_rollouts_as_if_it_had_not_stopped(ranks: list
     assert rows[0] == rows[1]
 
 
-def test_a_sharded_checkpoint_is_evaluated_without_its_reference(ranks: list[Seen]) -> None:
+def test_a_sharded_checkpoint_is_evaluated_without_its_reference(ranks):
     for seen in ranks:
         assert furthest(seen["validated"]["weights"], seen["whole"]["weights"]) == 0
         assert seen["validated"]["reference"] is None
 
 
-def test_bf16_weights_have_fp32_masters_that_hold_more_than_bf16_can(ranks: list[Seen]) -> None:
+def test_bf16_weights_have_fp32_masters_that_hold_more_than_bf16_can(ranks):
     for seen in ranks:
         bf16 = seen["bf16"]
         assert bf16["types"] == bf16["reference_types"] == {torch.bfloat16}
@@ -136,7 +129,7 @@ def test_bf16_weights_have_fp32_masters_that_hold_more_than_bf16_can(ranks: list
     assert not torch.equal(ranks[0]["bf16"]["masters"], ranks[1]["bf16"]["masters"])
 
 
-def test_an_infinite_gradient_on_one_rank_stops_both_before_the_update(ranks: list[Seen]) -> None:
+def test_an_infinite_gradient_on_one_rank_stops_both_before_the_update(ranks):
     for seen in ranks:
         before, after = seen["infinite"]["before"], seen["infinite"]["after"]
         assert "the gradient of optimizer step 2 is not finite" in seen["infinite"]["cause"]
@@ -148,7 +141,7 @@ def test_an_infinite_gradient_on_one_rank_stops_both_before_the_update(ranks: li
 
 
 @pytest.mark.parametrize("name", ["deepspeed", "deepspeed_stage_2"])
-def test_a_strategy_named_as_lightnings_is_our_own(name: str) -> None:
+def test_a_strategy_named_as_lightnings_is_our_own(name):
     pytest.importorskip("deepspeed")
     strategy = own_strategy(name)
     assert type(strategy) is SVRDeepSpeedStrategy
@@ -157,7 +150,7 @@ def test_a_strategy_named_as_lightnings_is_our_own(name: str) -> None:
     assert own_strategy("ddp") == "ddp"
 
 
-def test_lightnings_own_object_and_sharded_weights_are_refused() -> None:
+def test_lightnings_own_object_and_sharded_weights_are_refused():
     pytest.importorskip("deepspeed")
     from lightning.pytorch.strategies import DeepSpeedStrategy, ModelParallelStrategy
 
@@ -167,9 +160,7 @@ def test_lightnings_own_object_and_sharded_weights_are_refused() -> None:
             own_strategy(strategy)
 
 
-def test_an_evaluation_under_deepspeed_needs_neither_training_data_nor_an_optimizer(
-    tmp_path: Path,
-) -> None:
+def test_an_evaluation_under_deepspeed_needs_neither_training_data_nor_an_optimizer(tmp_path):
     pytest.importorskip("deepspeed")
     tested = '[{name: dev, task: countdown, path: "embedded:countdown-tiny", split: dev, limit: 2}]'
     words = (
@@ -183,8 +174,8 @@ def test_an_evaluation_under_deepspeed_needs_neither_training_data_nor_an_optimi
 
 
 def test_without_deepspeed_its_strategy_is_one_line_that_says_what_to_install(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, capsys, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "deepspeed", None)
     options = ("--trainer.default_root_dir", tmp_path, "--trainer.strategy", "deepspeed_stage_2")
     line = refused(capsys, "fit", *TINY, *options)
@@ -200,7 +191,7 @@ def test_without_deepspeed_its_strategy_is_one_line_that_says_what_to_install(
         ("16-true", True, "bf16-true"),
     ],
 )
-def test_what_loses_updates_is_refused(precision: str, sharded: bool, instead: str) -> None:
+def test_what_loses_updates_is_refused(precision, sharded, instead):
     message = f"trainer.precision={precision} would lose updates.*; use {instead}"
     with pytest.raises(ConfigError, match=message):
         check_precision(precision, sharded=sharded)

@@ -93,9 +93,7 @@ class Optimised(Callback):
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_recipe_trains_and_evaluates(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recipe_trains_and_evaluates(name, tmp_path, capsys):
     recipe, generations, turns = SMALL[name]
     optimised = Optimised()
     module = fit(recipe, tmp_path, optimised)

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,9 +43,7 @@ def unlabelled(records: list[SampleRecord]) -> list[SampleRecord]:
     return [replace(r, turns=tuple(replace(t, correct=None) for t in r.turns)) for r in records]
 
 
-def test_the_command_leaves_both_files_and_says_what_changed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_leaves_both_files_and_says_what_changed(tmp_path, capsys):
     config = {"data": {"test": [{"name": "mine", "task": "math"}]}, "graders": {"math": "paper"}}
     write_results(tmp_path / "run", RECORDS, config, {})
     samples = tmp_path / "run" / SAMPLES
@@ -67,7 +64,7 @@ def test_the_command_leaves_both_files_and_says_what_changed(
     assert main(["regrade", str(samples.parent), "--out", str(tmp_path / "out")]) == 0
 
 
-def test_labels_by_the_paper_are_given_back_by_the_papers_grader() -> None:
+def test_labels_by_the_paper_are_given_back_by_the_papers_grader():
     known = records_of([r for r in RECORDS if r["dataset"] != "mine"])
     graded = regrade(known, get_grader("paper"))
     assert labels(graded) == [False, False, True, True]
@@ -90,9 +87,7 @@ def test_labels_by_the_paper_are_given_back_by_the_papers_grader() -> None:
         ({}, ".", "the samples lie there; name another folder"),
     ],
 )
-def test_what_cannot_be_graded_is_one_line(
-    changes: Any, out: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_graded_is_one_line(changes, out, message, tmp_path, capsys):
     (tmp_path / SAMPLES).write_text(json.dumps({**RECORDS[0], **changes}) + "\n")
     assert message in refused(capsys, "regrade", tmp_path, "--out", tmp_path / out)
 
@@ -103,9 +98,7 @@ Path({mark!r}).touch()
 """
 
 
-def test_a_task_that_only_the_file_names_is_not_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_task_that_only_the_file_names_is_not_imported(tmp_path, monkeypatch, capsys):
     mark, path = tmp_path / "imported", tmp_path / SAMPLES
     (tmp_path / "evil_task.py").write_text(EVIL.format(mark=str(mark)), encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))

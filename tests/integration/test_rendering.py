@@ -104,9 +104,7 @@ def control_in(tokenizer: Any, ids: Iterable[int]) -> list[int]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("messages", [chat("What is 6 * 7?"), refinement("<think>no</think>\n")])
-def test_an_ordinary_prompt_is_what_the_chat_template_makes_of_it(
-    family: str, messages: list[Message]
-) -> None:
+def test_an_ordinary_prompt_is_what_the_chat_template_makes_of_it(family, messages):
     expected = tokenizer_like(family).apply_chat_template(
         messages, add_generation_prompt=True, return_dict=False
     )
@@ -114,21 +112,21 @@ def test_an_ordinary_prompt_is_what_the_chat_template_makes_of_it(
     assert renderer(family).text(messages) == tokenizer_like(family).decode(expected)
 
 
-def test_a_tokenizer_without_a_chat_template_is_refused() -> None:
+def test_a_tokenizer_without_a_chat_template_is_refused():
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     tokenizer.chat_template = None
     with pytest.raises(ConfigError, match="countdown_policy' has no chat template"):
         Renderer(tokenizer)
 
 
-def test_template_arguments_reach_the_template() -> None:
+def test_template_arguments_reach_the_template():
     closed = renderer("chatml", chat_template_kwargs={"enable_thinking": False})
     thinking = renderer("chatml", chat_template_kwargs={"enable_thinking": True})
     assert closed.text(chat("x")).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
     assert thinking.text(chat("x")).endswith("<|im_start|>assistant\n<think>\n")
 
 
-def test_a_thought_that_the_prompt_leaves_open_begins_the_completions_text() -> None:
+def test_a_thought_that_the_prompt_leaves_open_begins_the_completions_text():
     thinking = renderer("chatml", chat_template_kwargs={"enable_thinking": True})
     ids = thinking.tokenizer.encode("6*7=42</think>\n<answer>6*7</answer>")
     assert thinking.completion_text(ids) == "<think>\n6*7=42</think>\n<answer>6*7</answer>"
@@ -136,12 +134,12 @@ def test_a_thought_that_the_prompt_leaves_open_begins_the_completions_text() -> 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_thought_that_the_prompt_closes_or_never_opens_is_not_put_back(family: str) -> None:
+def test_a_thought_that_the_prompt_closes_or_never_opens_is_not_put_back(family):
     plain = renderer(family, chat_template_kwargs={"enable_thinking": False})
     assert plain.completion_text(plain.tokenizer.encode("<think>a</think>")) == "<think>a</think>"
 
 
-def test_the_end_of_turn_is_not_part_of_a_completions_text() -> None:
+def test_the_end_of_turn_is_not_part_of_a_completions_text():
     plain = renderer()
     tokenizer = plain.tokenizer
     ids = [*tokenizer.encode(" 8+2"), tokenizer.pad_token_id, *tokenizer.encode("=10 ")]
@@ -149,7 +147,7 @@ def test_the_end_of_turn_is_not_part_of_a_completions_text() -> None:
 
 
 @pytest.mark.parametrize("special", [False, True])
-def test_the_methods_tags_are_text_even_as_tokens_of_their_own(special: bool) -> None:
+def test_the_methods_tags_are_text_even_as_tokens_of_their_own(special):
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     tags = ["<think>", "</think>", "<answer>", "</answer>", "<self_check>", "</self_check>"]
     tokenizer.add_tokens([AddedToken(tag, special=special) for tag in tags], special_tokens=special)
@@ -163,7 +161,7 @@ def test_the_methods_tags_are_text_even_as_tokens_of_their_own(special: bool) ->
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_prompt_is_cut_from_the_left_of_the_user_content(family: str) -> None:
+def test_a_prompt_is_cut_from_the_left_of_the_user_content(family):
     messages = refinement("<think>" + "8*4=32,32/2=16. " * 30 + "</think>")
     whole = renderer(family).text(messages)
     cut = renderer(family, max_prompt_tokens=120, max_model_len=500)
@@ -181,7 +179,7 @@ def test_a_prompt_is_cut_from_the_left_of_the_user_content(family: str) -> None:
     assert messages[0]["content"] in text
 
 
-def test_a_problem_fits_if_nothing_must_be_cut_and_a_completion_has_room() -> None:
+def test_a_problem_fits_if_nothing_must_be_cut_and_a_completion_has_room():
     messages = first_turn_messages(COUNTDOWN, PROBLEM)
     size = len(renderer().prompt_ids(messages))
     assert renderer(max_prompt_tokens=size, max_model_len=size + 1).fits(messages)
@@ -189,9 +187,7 @@ def test_a_problem_fits_if_nothing_must_be_cut_and_a_completion_has_room() -> No
     assert not renderer(max_prompt_tokens=size, max_model_len=size).fits(messages)
 
 
-def test_a_text_of_more_characters_than_its_tokens_can_have_is_not_encoded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_text_of_more_characters_than_its_tokens_can_have_is_not_encoded(monkeypatch):
     one = renderer(max_prompt_tokens=100)
     longest = max(map(len, one.tokenizer.get_vocab()))
     monkeypatch.setattr(one, "_encode", lambda _: ())
@@ -199,7 +195,7 @@ def test_a_text_of_more_characters_than_its_tokens_can_have_is_not_encoded(
     assert not one.fits(chat("x" * (100 * longest + 1)))
 
 
-def test_a_budget_below_the_system_message_is_a_faulty_configuration() -> None:
+def test_a_budget_below_the_system_message_is_a_faulty_configuration():
     with pytest.raises(
         ConfigError, match=r"model\.policy\.max_prompt_tokens=5 .* takes \d+ tokens"
     ):
@@ -215,7 +211,7 @@ TEXT = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=20), max_size=20).
 @given(content=TEXT, limit=st.integers(12, 60), family=st.sampled_from(["shipped", "chatml"]))
 @example(content="\U0001f389", limit=12, family="shipped")
 @example(content="<|im_end|>" * 40, limit=40, family="shipped")
-def test_any_text_is_cut_to_any_budget(content: str, limit: int, family: str) -> None:
+def test_any_text_is_cut_to_any_budget(content, limit, family):
     system = "Go." if family == "shipped" else ""
     options = {"max_prompt_tokens": limit, "max_model_len": 999}
     least = len(renderer(family).prompt_ids(chat("", system)))
@@ -236,14 +232,14 @@ def test_any_text_is_cut_to_any_budget(content: str, limit: int, family: str) ->
 @example(content="<|im_end|<|im_end|>|>", family="shipped")
 @example(content="<|im_end|", family="shipped")
 @example(content="end|>", family="chatml")
-def test_no_content_changes_the_structure_of_a_prompt(content: str, family: str) -> None:
+def test_no_content_changes_the_structure_of_a_prompt(content, family):
     plain, tokenizer = renderer(family), tokenizer_like(family)
     ids = plain.prompt_ids(chat(content))
     assert control_in(tokenizer, ids) == control_in(tokenizer, plain.prompt_ids(chat("x")))
     assert tokenizer.decode(ids) == plain.text(chat(content))
 
 
-def test_private_characters_in_a_text_are_left_as_they_are() -> None:
+def test_private_characters_in_a_text_are_left_as_they_are():
     every = "".join(map(chr, range(0xF0000, 0xFFFFE)))
     for content in ("\U000f0000<|im_end|>\U000f0001", f"{every[:300]}<|im_end|>{every[300:]}"):
         long = renderer(max_prompt_tokens=10**6, max_model_len=2 * 10**6)
@@ -255,9 +251,7 @@ DROPPED = NO_SYSTEM.replace("{{ raise_exception('no system role') }}", "{% conti
 
 
 @pytest.mark.parametrize("template", [NO_SYSTEM, DROPPED])
-def test_a_template_without_a_system_role_shows_the_system_message_in_the_users(
-    template: str,
-) -> None:
+def test_a_template_without_a_system_role_shows_the_system_message_in_the_users(template):
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     tokenizer.chat_template = template
     with pytest.warns(UserWarning, match="takes no system message; it is put before") as caught:
@@ -283,7 +277,7 @@ def test_a_template_without_a_system_role_shows_the_system_message_in_the_users(
         ),
     ],
 )
-def test_a_template_that_shows_no_text_is_refused(template: str, said: str) -> None:
+def test_a_template_that_shows_no_text_is_refused(template, said):
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     tokenizer.chat_template = template
     with pytest.raises(ConfigError, match=re.escape(said)):
@@ -291,7 +285,7 @@ def test_a_template_that_shows_no_text_is_refused(template: str, said: str) -> N
 
 
 @pytest.mark.parametrize("special", [True, False])
-def test_what_the_template_puts_behind_an_assistants_message_ends_a_turn(special: bool) -> None:
+def test_what_the_template_puts_behind_an_assistants_message_ends_a_turn(special):
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     tokenizer.add_tokens([AddedToken("<|end|>", special=special)])
     tokenizer.chat_template = CHATML.replace("<|im_end|>", "<|end|>")
@@ -302,7 +296,7 @@ def test_what_the_template_puts_behind_an_assistants_message_ends_a_turn(special
     assert Renderer(tokenizer).completion_text(ids) == "5"
 
 
-def test_a_template_that_ends_a_turn_with_plain_text_declares_no_token() -> None:
+def test_a_template_that_ends_a_turn_with_plain_text_declares_no_token():
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     tokenizer.chat_template = CHATML.replace("<|im_end|>", "\nUSER SPEAKS")
     assert end_of_turn(tokenizer) == {}

@@ -1,7 +1,6 @@
 """``svr replay``: every operating point of recorded turns, and votes of fresh ones."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -21,9 +20,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return line
 
 
-def test_turns_leave_json_and_print_within_80_columns(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_turns_leave_json_and_print_within_80_columns(tmp_path, capsys):
     hostile = record("x", *[(True, "C", 0.9, 1)] * 3, dataset="=1+1[red]")
     folder = save(tmp_path, [*uncensored(), hostile])
     shown = shown_by(capsys, folder, "--compare-stops", "--budget", "700")
@@ -35,9 +32,7 @@ def test_turns_leave_json_and_print_within_80_columns(
     assert "over budget" in shown_by(capsys, folder, "--budget", "5")
 
 
-def test_the_operating_point_is_the_rule_that_the_run_had(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_operating_point_is_the_rule_that_the_run_had(tmp_path, capsys):
     rows = [record(str(k), *[(True, "U", 0.9, 100)] * 3) for k in range(4)]
     for rule, words in (
         (Confident(threshold=0.8, needs_correct=False), "confidence >= 0.8"),
@@ -59,15 +54,11 @@ def test_the_operating_point_is_the_rule_that_the_run_had(
         (["--out", __file__], f"{__file__} is a file"),
     ],
 )
-def test_a_setting_out_of_range_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
-) -> None:
+def test_a_setting_out_of_range_is_one_line(tmp_path, capsys, options, message):
     assert message in refused(capsys, save(tmp_path, uncensored()), *options)
 
 
-def test_recordings_that_cannot_be_used_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recordings_that_cannot_be_used_are_named(tmp_path, capsys):
     old = save(tmp_path / "old", uncensored(), {"model": {"evaluation": {"gate": "verdict"}}})
     cut = save(tmp_path / "cut", adaptive())
     none = save(tmp_path / "none", [])
@@ -83,9 +74,7 @@ def test_recordings_that_cannot_be_used_are_named(
 FRESH = {"model": {"evaluation": {"fresh_turns": True}}}
 
 
-def test_fresh_turns_vote_and_every_number_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fresh_turns_vote_and_every_number_is_written(tmp_path, capsys):
     hostile = "[red]\x1b[31m\n" + "long" * 5
     rows = [pool("x", "aab", dataset="math500"), pool("y", "bba", dataset=hostile)]
     shown = shown_by(capsys, save(tmp_path, rows, FRESH))

@@ -40,7 +40,7 @@ def config(seed: int) -> dict[str, Any]:
     return {"seed_everything": seed, "model": {"evaluation": {"max_turns": 3}}}
 
 
-def test_the_same_name_is_another_data_set_or_another_seed(tmp_path: Path) -> None:
+def test_the_same_name_is_another_data_set_or_another_seed(tmp_path):
     paths = []
     for name, dataset in (("a", "gsm8k"), ("b", "math500"), ("c", "gsm8k"), ("d", "math500")):
         rows = [{**row, "dataset": dataset} for row in uncensored()]
@@ -52,7 +52,7 @@ def test_the_same_name_is_another_data_set_or_another_seed(tmp_path: Path) -> No
     assert table.head == ("Method", "GSM8K", "MATH500", "All-2")
 
 
-def test_means_and_deviations_over_seeds_are_of_each_seeds_average(tmp_path: Path) -> None:
+def test_means_and_deviations_over_seeds_are_of_each_seeds_average(tmp_path):
     right, wrong = (True, "C", 0.9, 5), (False, "C", 0.9, 5)
     shares = ((right, right, right, wrong), (right, wrong, wrong, wrong))
     for seed, turns in enumerate(shares):
@@ -67,9 +67,7 @@ def test_means_and_deviations_over_seeds_are_of_each_seeds_average(tmp_path: Pat
     assert [row[1] for row in cells] == ["0.750", "0.250", "0.500 \u00b1 0.354"]
 
 
-def test_an_average_counts_the_data_sets_that_define_it_and_the_seeds_that_have_all(
-    tmp_path: Path,
-) -> None:
+def test_an_average_counts_the_data_sets_that_define_it_and_the_seeds_that_have_all(tmp_path):
     right, wrong = (True, "C", 0.9, 5), (False, "C", 0.7, 5)
     both = [record(str(i), one, dataset="a", early=True) for i, one in enumerate((right, wrong))]
     alike = [record(str(i), right, dataset="b", early=True) for i in range(2)]
@@ -82,7 +80,7 @@ def test_an_average_counts_the_data_sets_that_define_it_and_the_seeds_that_have_
     assert text_of(method.seeds, ["a"], "accuracy") == "0.250 \u00b1 0.354"
 
 
-def test_a_rule_of_another_package_is_neither_imported_nor_replayed(tmp_path: Path) -> None:
+def test_a_rule_of_another_package_is_neither_imported_nor_replayed(tmp_path):
     settings = config(0)
     own = {"class_path": "mine.rules.Majority"}
     settings["model"] = {"evaluation": {"stop": own, "max_turns": 3}}
@@ -94,7 +92,7 @@ def test_a_rule_of_another_package_is_neither_imported_nor_replayed(tmp_path: Pa
     assert run.rule_text == "mine.rules.Majority and at most 3 turns"
 
 
-def test_tables_are_latex_with_the_rows_that_the_runs_allow(tmp_path: Path) -> None:
+def test_tables_are_latex_with_the_rows_that_the_runs_allow(tmp_path):
     sets = ("gsm8k", "math500")
     for seed in "ab":
         rows = [{**row, "dataset": name} for name in sets for row in uncensored()]
@@ -124,7 +122,7 @@ def _balanced(text: str) -> bool:
     return plain.count("{") == plain.count("}")
 
 
-def test_a_method_without_self_checks_has_nothing_that_would_need_them(tmp_path: Path) -> None:
+def test_a_method_without_self_checks_has_nothing_that_would_need_them(tmp_path):
     right, wrong = (True, None, None, 5), (False, None, None, 5)
     save(tmp_path / "mt", [record("x", right, right), record("y", wrong, right)])
     protocol = {"protocol": {"max_turns": 1}, "model": {"evaluation": {"max_turns": 10}}}
@@ -153,7 +151,7 @@ def test_a_method_without_self_checks_has_nothing_that_would_need_them(tmp_path:
     assert not re.search("UNSURE|0\\.50", items)
 
 
-def test_headlines_hold_a_policy_against_every_turn_of_it(tmp_path: Path) -> None:
+def test_headlines_hold_a_policy_against_every_turn_of_it(tmp_path):
     svr = f"SVR={save(tmp_path / 'a', uncensored(), config(42))}"
     cut = save(tmp_path / "b", [record("x", (True, "C", 0.9, 5), early=True)])
     # Adaptive: 3328 tokens of six problems. All three turns: 600 of prompts, 2101 of completions.
@@ -165,9 +163,7 @@ def test_headlines_hold_a_policy_against_every_turn_of_it(tmp_path: Path) -> Non
     ]
 
 
-def test_data_sets_outside_of_the_papers_are_in_no_average_and_methods_need_no_common_one(
-    tmp_path: Path,
-) -> None:
+def test_data_sets_outside_of_the_papers_are_in_no_average_and_methods_need_no_common_one(tmp_path):
     for name, right, tokens in (("inside", True, 5), ("outside", False, 7)):
         row = record("x", (right, "C", 0.9, tokens), dataset=name, early=True)
         save(tmp_path / name, [row])
@@ -185,8 +181,8 @@ def test_data_sets_outside_of_the_papers_are_in_no_average_and_methods_need_no_c
 
 
 def test_every_file_and_the_screen_mark_a_method_whose_prompts_showed_labels_and_no_other(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, capsys
+):
     unchecked = uncensored()
     for one in (one for row in unchecked for one in row["turns"]):
         one |= {"verdict": "UNSURE", "confidence": 0.5}
@@ -219,14 +215,12 @@ def record_of(rows: list[dict[str, Any]], early: bool = False) -> SampleRecord:
         ([(False, "U", 0.5, 1)], False, set()),
     ],
 )
-def test_a_trajectory_is_filed_under_what_happened_in_it(
-    turns: list[Any], early: bool, expected: set[str]
-) -> None:
+def test_a_trajectory_is_filed_under_what_happened_in_it(turns, early, expected):
     given = [turn(index, *values) for index, values in enumerate(turns, start=1)]
     assert classes(record_of(given, early)) == expected
 
 
-def test_a_trajectory_is_listed_once_and_data_sets_take_turns() -> None:
+def test_a_trajectory_is_listed_once_and_data_sets_take_turns():
     records = records_of(
         [record(str(k), (True, "C", 0.9, 5), dataset=name) for name in "ab" for k in range(3)]
     )
@@ -274,7 +268,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "report"
 
 
-def test_hostile_text_stays_text_on_the_page(hostile: Path) -> None:
+def test_hostile_text_stays_text_on_the_page(hostile):
     page = (hostile / "index.html").read_bytes().decode("ascii")
     assert all(c == "\n" or c == "\t" or c.isprintable() for c in page)
     reader = _Reader()
@@ -297,7 +291,7 @@ def test_hostile_text_stays_text_on_the_page(hostile: Path) -> None:
     assert not re.search(r"https?:|@import|url\(", page)
 
 
-def test_hostile_text_stays_text_in_every_other_file(hostile: Path) -> None:
+def test_hostile_text_stays_text_in_every_other_file(hostile):
     table = (hostile / "tables.tex").read_bytes().decode("ascii")
     assert "\\input" not in table
     assert _balanced(table)
@@ -312,15 +306,13 @@ def test_hostile_text_stays_text_in_every_other_file(hostile: Path) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_an_evaluation_in_which_no_problem_could_be_run_is_reported(tmp_path: Path) -> None:
+def test_an_evaluation_in_which_no_problem_could_be_run_is_reported(tmp_path):
     path = save(tmp_path / "run", [failed("x")], {"protocol": {"max_turns": 3}})
     assert main(["report", str(path), "--out", str(tmp_path / "out")]) == 0
     assert "not run: the problem does not fit" in (tmp_path / "out" / "index.html").read_text()
 
 
-def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(
-    tmp_path: Path,
-) -> None:
+def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(tmp_path):
     path = save(tmp_path / "run", uncensored(), config(42))
     figures, notes = all_figures(read_methods([f"m={path}"]))
     assert notes == []
@@ -349,9 +341,7 @@ def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(
         (["m={folder}/eval/one", "--out", "{folder}/file/x"], "file is a file"),
     ],
 )
-def test_a_fault_of_the_command_line_is_one_line(
-    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fault_of_the_command_line_is_one_line(arguments, words, tmp_path, capsys):
     rows = [record("x", (True, "C", 0.9, 5), early=True)]
     save(tmp_path / "eval" / "one", rows)
     save(tmp_path / "unlabelled", [record("x", (None, "C", 0.9, 5), early=True)])

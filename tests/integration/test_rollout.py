@@ -34,7 +34,7 @@ def jobs(problems: Sequence[Problem], recipe: SVR) -> list[Job]:
     ]
 
 
-def test_training_runs_every_turn_however_sure_the_policy_is() -> None:
+def test_training_runs_every_turn_however_sure_the_policy_is():
     engine = at_places(lambda *_: words(says("8+2", "CORRECT", 1.0)))
     trajectories = driver(engine).run(jobs(PROBLEMS, SVR(group_size=4, horizon=3)))
     assert [len(trajectory.turns) for trajectory in trajectories] == [3] * 12
@@ -42,7 +42,7 @@ def test_training_runs_every_turn_however_sure_the_policy_is() -> None:
     assert trajectories[0].turns[0].check.confidence == 1.0
 
 
-def test_results_come_in_the_order_of_the_jobs_whichever_ends_first() -> None:
+def test_results_come_in_the_order_of_the_jobs_whichever_ends_first():
     engine = at_places(lambda name, i, t: words("x")[:1] * 10 * (4 - i) * (3 - t))
     recipe = SVR(group_size=4, horizon=2)
     results = dict(driver(engine).stream(jobs(PROBLEMS, recipe), at_once=True))
@@ -53,7 +53,7 @@ def test_results_come_in_the_order_of_the_jobs_whichever_ends_first() -> None:
     assert ended == [3, 7, 11, 2, 6, 10, 1, 5, 9, 0, 4, 8]
 
 
-def test_pipelined_turns_equal_turns_in_lock_step() -> None:
+def test_pipelined_turns_equal_turns_in_lock_step():
     recipe = SVR(group_size=5, horizon=3)
     first, second = ScriptedEngine(muse), ScriptedEngine(muse)
     pipelined = driver(first).run(jobs(PROBLEMS, recipe))
@@ -62,7 +62,7 @@ def test_pipelined_turns_equal_turns_in_lock_step() -> None:
     assert first.steps < second.steps
 
 
-def test_a_rollout_takes_as_many_steps_as_its_longest_trajectory_has_tokens() -> None:
+def test_a_rollout_takes_as_many_steps_as_its_longest_trajectory_has_tokens():
     # Tokens per turn. Longest trajectory: 10 + 1 + 2 = 13; turn by turn: 10 + 9 + 8 = 27.
     lengths = {0: (10, 1, 2), 1: (1, 9, 1), 2: (2, 1, 8)}
     engine = at_places(lambda _, i, t: words("x")[:1] * lengths[i][t - 1])
@@ -70,7 +70,7 @@ def test_a_rollout_takes_as_many_steps_as_its_longest_trajectory_has_tokens() ->
     assert engine.steps == 13
 
 
-def test_the_loss_covers_the_very_ids_that_were_sampled_last() -> None:
+def test_the_loss_covers_the_very_ids_that_were_sampled_last():
     engine = ScriptedEngine(muse, logprob=-0.7)
     engine.sync(None, STEP)
     recipe = SVR(group_size=3, horizon=2)
@@ -85,7 +85,7 @@ def test_the_loss_covers_the_very_ids_that_were_sampled_last() -> None:
     assert {(s.group_id, s.policy_version) for s in samples} == {("a", STEP)}
 
 
-def test_prompts_that_a_program_asks_for_together_have_seeds_of_their_own() -> None:
+def test_prompts_that_a_program_asks_for_together_have_seeds_of_their_own():
     def pair(message: str) -> Generator[list[list[Message]], list[Completion], list[str]]:
         texts: list[str] = []
         for _ in range(2):
@@ -103,14 +103,14 @@ def test_prompts_that_a_program_asks_for_together_have_seeds_of_their_own() -> N
     assert texts[:3] == in_order[:3]
 
 
-def test_a_program_that_asks_for_nothing_goes_on_at_once() -> None:
+def test_a_program_that_asks_for_nothing_goes_on_at_once():
     def idle() -> Generator[list[list[Message]], list[Completion], list[Completion]]:
         return (yield [])
 
     assert driver(ScriptedEngine(muse)).run([Job(PROBLEMS[0], 0, idle(), DECODING)]) == [[]]
 
 
-def test_a_completion_may_be_no_longer_than_the_context_allows() -> None:
+def test_a_completion_may_be_no_longer_than_the_context_allows():
     engine = ScriptedEngine(muse)
     small = Renderer(TOKENIZER, max_prompt_tokens=150, max_model_len=200)
     driver(engine, small).run(jobs(PROBLEMS, SVR(group_size=4, horizon=3)))
@@ -123,7 +123,7 @@ def test_a_completion_may_be_no_longer_than_the_context_allows() -> None:
     }
 
 
-def test_a_completion_cut_at_its_limit_makes_the_next_prompt_say_truncated() -> None:
+def test_a_completion_cut_at_its_limit_makes_the_next_prompt_say_truncated():
     def speak(_name: str, _sample: int, turn: int) -> list[int]:
         sure = says("8+2", "CORRECT", 1.0)
         return words(sure + " and" * 200) if turn == 1 else words(sure)
@@ -144,7 +144,7 @@ def test_a_completion_cut_at_its_limit_makes_the_next_prompt_say_truncated() -> 
     assert "[T=3] Your self-verification last turn: CORRECT (conf 1.00)\n" in prompts[2]
 
 
-def test_an_exception_in_a_program_cancels_the_engine() -> None:
+def test_an_exception_in_a_program_cancels_the_engine():
     def broken() -> Generator[list[list[Message]], list[Completion], None]:
         yield [[{"role": "user", "content": "hello"}]]
         raise LookupError("lost")

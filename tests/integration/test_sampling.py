@@ -39,20 +39,18 @@ def shares(count: int = 2000, **sampling: Any) -> list[float]:
     ],
     ids=str,
 )
-def test_tokens_are_drawn_as_often_as_their_probabilities_say(
-    sampling: dict[str, float], expected: list[float]
-) -> None:
+def test_tokens_are_drawn_as_often_as_their_probabilities_say(sampling, expected):
     assert shares(**sampling) == pytest.approx(expected, abs=1 / 2000)
 
 
-def test_the_numbers_of_a_seed_do_not_depend_on_how_many_are_taken() -> None:
+def test_the_numbers_of_a_seed_do_not_depend_on_how_many_are_taken():
     many = uniforms(11, 2048)
     assert all(uniforms(11, count) == many[:count] for count in (1, 7, 15, 16, 17, 96, 1200))
     assert all(0.0 <= value < 1.0 for value in many)
 
 
 @pytest.mark.parametrize("draw", [0.0, 1.0 - 2.0**-53])
-def test_an_impossible_token_is_never_drawn(draw: float) -> None:
+def test_an_impossible_token_is_never_drawn(draw):
     scores = torch.tensor([[-math.inf, 0.0, 0.0, -math.inf]])
     params = [Decoding(temperature=1.0)]
     tokens, logprobs = draw_tokens(scores, params, [draw])
@@ -60,7 +58,7 @@ def test_an_impossible_token_is_never_drawn(draw: float) -> None:
     assert logprobs == pytest.approx([-math.log(2.0)])
 
 
-def test_rows_of_one_batch_may_sample_in_different_ways() -> None:
+def test_rows_of_one_batch_may_sample_in_different_ways():
     ways: list[dict[str, Any]] = [{}, {"temperature": 0.0}, {"top_k": 1}, {"top_p": 0.6}]
     params = [Decoding(**{"temperature": 1.0, **way}) for way in ways]
     scores = torch.tensor(PROBABILITIES).log().expand(4, 4)
@@ -71,7 +69,7 @@ def test_rows_of_one_batch_may_sample_in_different_ways() -> None:
     assert logprobs == pytest.approx(expected, abs=rounding(4, -math.log(0.05)), rel=0)
 
 
-def test_a_row_without_a_nucleus_keeps_its_rarest_tokens_beside_one_that_has_one() -> None:
+def test_a_row_without_a_nucleus_keeps_its_rarest_tokens_beside_one_that_has_one():
     # Probabilities add up to a little more or less than one, depending on how they are added.
     generator = torch.Generator().manual_seed(1)
     scores = torch.randn(50_021, generator=generator).mul(2).sort(descending=True).values

@@ -34,15 +34,13 @@ def embedded(policy: Embedded, evaluated: Any) -> Iterator[str]:
         yield url
 
 
-def test_greedy_answers_are_those_of_an_evaluation_turn_by_turn(
-    embedded: str, policy: Embedded, evaluated: list[SampleRecord]
-) -> None:
+def test_greedy_answers_are_those_of_an_evaluation_turn_by_turn(embedded, policy, evaluated):
     policy.assert_answers_are(evaluated, embedded)
 
 
 def test_a_question_that_has_begun_ends_before_another_one_begins(
-    embedded: str, policy: Embedded, evaluated: list[SampleRecord], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    embedded, policy, evaluated, monkeypatch
+):
     prompts: list[str] = []
     submit = policy.engine.submit
 
@@ -58,9 +56,7 @@ def test_a_question_that_has_begun_ends_before_another_one_begins(
     assert sum("[T=3]" in prompt for prompt in prompts[: begun[-1]]) >= 4
 
 
-def test_a_client_that_goes_takes_its_request_out_of_the_batch(
-    embedded: str, policy: Embedded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_goes_takes_its_request_out_of_the_batch(embedded, policy, monkeypatch):
     dropped, drop = threading.Event(), policy.engine.drop
 
     def watched(number: int) -> None:
@@ -76,15 +72,15 @@ def test_a_client_that_goes_takes_its_request_out_of_the_batch(
     assert chat(embedded).status_code == 200
 
 
-def test_a_question_that_does_not_fit_is_refused(embedded: str) -> None:
+def test_a_question_that_does_not_fit_is_refused(embedded):
     said = chat(embedded, messages=[{"role": "user", "content": "3 " * 3000}])
     assert said.status_code == 400
     assert "too long" in said.json()["error"]["message"]
 
 
 def test_messages_that_the_policys_template_refuses_are_a_wrong_request(
-    embedded: str, policy: Embedded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    embedded, policy, monkeypatch
+):
     strict = "{{ raise_exception('roles must alternate') if messages[1].role == 'assistant' }}"
     tokenizer = policy.renderer.tokenizer
     monkeypatch.setattr(tokenizer, "chat_template", strict + tokenizer.chat_template)
@@ -94,7 +90,7 @@ def test_messages_that_the_policys_template_refuses_are_a_wrong_request(
     assert "roles must alternate" in said.json()["error"]["message"]
 
 
-def test_a_seed_repeats_what_was_sampled(embedded: str) -> None:
+def test_a_seed_repeats_what_was_sampled(embedded):
     ask = partial(chat, embedded, temperature=1.0, svr={"max_turns": 1})
     texts = [ask(seed=seed).json()["svr"]["turns"][0]["text"] for seed in (1, 1, 2, 3, 4)]
     assert texts[0] == texts[1]
@@ -102,9 +98,7 @@ def test_a_seed_repeats_what_was_sampled(embedded: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["step", "submit"])
-def test_an_engine_that_fails_is_reported_and_goes_on(
-    embedded: str, policy: Embedded, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
+def test_an_engine_that_fails_is_reported_and_goes_on(embedded, policy, monkeypatch, method):
     def fail(*_: Any) -> Any:
         raise RuntimeError("out of memory")
 
@@ -135,7 +129,7 @@ def proxy(upstream: Scripted) -> Iterator[str]:
         yield url
 
 
-def test_an_unmodified_client_gets_the_accepted_turn(proxy: str) -> None:
+def test_an_unmodified_client_gets_the_accepted_turn(proxy):
     client = OpenAI(base_url=proxy, api_key="none")
     asked: Any = [{"role": "user", "content": QUESTION}]
     said = client.chat.completions.create(model="svr", messages=asked)
@@ -163,7 +157,7 @@ def test_an_unmodified_client_gets_the_accepted_turn(proxy: str) -> None:
     client.close()
 
 
-def test_a_request_sets_threshold_turns_and_sampling(proxy: str, upstream: Scripted) -> None:
+def test_a_request_sets_threshold_turns_and_sampling(proxy, upstream):
     def turns(**controls: Any) -> int:
         return len(chat(proxy, svr=controls).json()["svr"]["turns"])
 
@@ -175,9 +169,7 @@ def test_a_request_sets_threshold_turns_and_sampling(proxy: str, upstream: Scrip
     assert (sent["max_tokens"], sent["temperature"], sent["top_p"]) == (50, 0.5, 0.9)
 
 
-def test_an_answer_names_its_certificate_unless_the_request_departs(
-    upstream: Scripted, tmp_path: Any
-) -> None:
+def test_an_answer_names_its_certificate_unless_the_request_departs(upstream, tmp_path):
     found = certificate(tmp_path)
     own = {"rule": found.rule, "max_turns": found.max_turns, "certificate": found}
     with serving(in_front_of(upstream.url, **own)) as url:
@@ -191,9 +183,7 @@ def test_an_answer_names_its_certificate_unless_the_request_departs(
             assert (other["certificate"], other["uncertified"]) == (None, [departure])
 
 
-def test_a_conversation_stands_before_the_question_in_every_turn(
-    proxy: str, upstream: Scripted
-) -> None:
+def test_a_conversation_stands_before_the_question_in_every_turn(proxy, upstream):
     parts = QUESTION[:6], QUESTION[7:]
     said = chat(
         proxy,

@@ -68,8 +68,8 @@ def expected(version: int = 0, count: int = 20) -> dict[int, Output]:
 
 
 def test_requests_that_are_cancelled_do_not_make_their_servers_suspect(
-    servers: list[TokenServer], model: Any, tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
+    servers, model, tmp_path, recwarn
+):
     for server in servers:
         server.info["scheduler_config"]["max_num_seqs"] = 32
     engine = engine_of(servers, tmp_path, model)
@@ -83,9 +83,7 @@ def test_requests_that_are_cancelled_do_not_make_their_servers_suspect(
     assert not [one for one in recwarn if "is left" in str(one.message)]
 
 
-def test_servers_share_a_rollout_of_the_weights_that_they_were_given(
-    servers: list[TokenServer], model: Any, tmp_path: Path
-) -> None:
+def test_servers_share_a_rollout_of_the_weights_that_they_were_given(servers, model, tmp_path):
     for server in servers:
         server.info["model_config"]["dtype"] = "torch.bfloat16"
     engine = engine_of(servers, tmp_path, model)
@@ -118,8 +116,8 @@ def test_servers_share_a_rollout_of_the_weights_that_they_were_given(
     ],
 )
 def test_a_faulty_server_is_named_and_left_out_until_it_answers_again(
-    servers: list[TokenServer], model: Any, tmp_path: Path, fault: str, message: str
-) -> None:
+    servers, model, tmp_path, fault, message
+):
     engine = engine_of(servers, tmp_path, model, timeout=4.0 if fault == "hang" else 60.0)
     servers[0].fault = fault
     with pytest.warns(UserWarning, match=message) as warned:
@@ -137,9 +135,7 @@ def test_a_faulty_server_is_named_and_left_out_until_it_answers_again(
     engine.sleep()
 
 
-def test_without_a_server_the_run_ends_and_says_why_of_each(
-    servers: list[TokenServer], model: Any, tmp_path: Path
-) -> None:
+def test_without_a_server_the_run_ends_and_says_why_of_each(servers, model, tmp_path):
     engine = engine_of(servers, tmp_path, model)
     servers[0].fault, servers[1].fault = "drop", "500"
     first, second = (server.url for server in servers)
@@ -156,9 +152,7 @@ def test_without_a_server_the_run_ends_and_says_why_of_each(
     engine.sleep()
 
 
-def test_a_request_is_repeated_after_one_fault(
-    servers: list[TokenServer], model: Any, tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_a_request_is_repeated_after_one_fault(servers, model, tmp_path, recwarn):
     only = servers[:1]
     engine = engine_of(only, tmp_path, model)
     only[0].fault, only[0].faulty = "drop", 1
@@ -168,9 +162,7 @@ def test_a_request_is_repeated_after_one_fault(
     engine.sleep()
 
 
-def test_a_server_may_come_later_and_has_to_fit_then(
-    servers: list[TokenServer], model: Any, tmp_path: Path
-) -> None:
+def test_a_server_may_come_later_and_has_to_fit_then(servers, model, tmp_path):
     servers[0].fault = "gone"
     with pytest.warns(UserWarning, match=f"{servers[0].url} is left out .*disconnected"):
         engine = engine_of(servers, tmp_path, model)
@@ -186,9 +178,7 @@ def test_a_server_may_come_later_and_has_to_fit_then(
     engine.sleep()
 
 
-def test_a_folder_that_a_server_does_not_see_is_named(
-    servers: list[TokenServer], model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_a_server_does_not_see_is_named(servers, model, tmp_path, monkeypatch):
     def lost(folder: Path) -> None:
         raise ConnectionError
 
@@ -199,7 +189,7 @@ def test_a_folder_that_a_server_does_not_see_is_named(
     engine.sleep()
 
 
-def test_what_cannot_work_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_what_cannot_work_is_refused_at_the_start(tmp_path):
     with pytest.raises(ConfigError, match="give at least one server, and none twice"):
         ServersEngine([], str(tmp_path))
     with pytest.raises(ConfigError, match="none twice"):
@@ -218,9 +208,7 @@ def test_what_cannot_work_is_refused_at_the_start(tmp_path: Path) -> None:
         ServersEngine(["http://a:1"], str(tmp_path / "file" / "x"))
 
 
-def test_a_folder_that_can_no_longer_be_written_to_is_named(
-    servers: list[TokenServer], model: Any, tmp_path: Path
-) -> None:
+def test_a_folder_that_can_no_longer_be_written_to_is_named(servers, model, tmp_path):
     engine = engine_of(servers[:1], tmp_path, model)
     with (
         files_no_longer_than(1_000),
@@ -235,8 +223,8 @@ def test_a_folder_that_can_no_longer_be_written_to_is_named(
 
 
 def test_no_request_is_taken_without_weights_and_none_of_these_change_meanwhile(
-    servers: list[TokenServer], model: Any, tmp_path: Path
-) -> None:
+    servers, model, tmp_path
+):
     engine = engine_of(servers, tmp_path, model)
     with pytest.raises(RuntimeError, match="has to be synced first"):
         ServersEngine(["http://127.0.0.1:1"], str(tmp_path)).submit(ask(0))
@@ -247,9 +235,7 @@ def test_no_request_is_taken_without_weights_and_none_of_these_change_meanwhile(
     engine.sleep()
 
 
-def test_two_processes_push_once_and_share_the_slots(
-    servers: list[TokenServer], tmp_path: Path
-) -> None:
+def test_two_processes_push_once_and_share_the_slots(servers, tmp_path):
     urls = ",".join(server.url for server in servers)
     forked.finish_ranks(tmp_path, str(tmp_path / "weights"), urls, module="tests.servers_rank")
     state = dict(tiny_qwen3(tie_word_embeddings=False).named_parameters())
@@ -276,7 +262,7 @@ def read(body: bytes) -> Output:
     return read_generation(body, ask(8, max_tokens=2), "run-4", 9, 6)
 
 
-def test_an_answer_is_tokens_log_probabilities_and_how_it_ended() -> None:
+def test_an_answer_is_tokens_log_probabilities_and_how_it_ended():
     assert read(answer()) == Output(
         id=8, token_ids=(3, 5), logprobs=(-0.25, -1.5), finish_reason=FinishReason.LENGTH, version=9
     )
@@ -293,7 +279,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("spans", OTHERS.values(), ids=OTHERS)
-def test_an_answer_of_other_weights_is_refused(spans: Any) -> None:
+def test_an_answer_of_other_weights_is_refused(spans):
     with pytest.raises(ServerError, match=r"answers with the weights .* instead of run-4"):
         read(answer(weight_versions=spans))
 
@@ -321,7 +307,7 @@ def test_an_answer_of_other_weights_is_refused(spans: Any) -> None:
         answer(logprobs={"content": [{"logprob": -0.25}, {"logprob": float("nan")}]}),
     ],
 )
-def test_an_answer_that_cannot_be_trained_on_is_refused(body: bytes) -> None:
+def test_an_answer_that_cannot_be_trained_on_is_refused(body):
     with pytest.raises(ServerError):
         read(body)
 
@@ -336,12 +322,12 @@ def info(**model: Any) -> bytes:
     return json.dumps({"vllm_config": config}).encode()
 
 
-def test_a_server_reports_what_it_is() -> None:
+def test_a_server_reports_what_it_is():
     assert read_facts(info(), 512) == Facts(torch.bfloat16, wrapped=False, slots=128, on_cpu=False)
     assert read_facts(info(multimodal_config={}), 512).wrapped
 
 
-def test_a_server_that_cannot_train_is_refused_with_the_option_that_fixes_it() -> None:
+def test_a_server_that_cannot_train_is_refused_with_the_option_that_fixes_it():
     with pytest.raises(ServerError, match="--logprobs-mode raw_logprobs; start it with processed_"):
         read_facts(info(logprobs_mode="raw_logprobs"), 512)
     with pytest.raises(ServerError, match=r"--max-model-len 512, less than .*max_model_len=513"):
@@ -352,7 +338,7 @@ def test_a_server_that_cannot_train_is_refused_with_the_option_that_fixes_it() -
             read_facts(body, 512)
 
 
-def test_a_request_has_its_sampling_and_what_alone_ends_it() -> None:
+def test_a_request_has_its_sampling_and_what_alone_ends_it():
     body = generate_body(ask(3, seed=2**63 - 1, top_k=5), (EOS, 9))
     assert body["token_ids"] == list(ask(3).prompt_ids)
     sent = body["sampling_params"]

@@ -4,7 +4,6 @@ import copy
 import math
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,9 +52,7 @@ FAST = {"optimizer": OptimizerConfig(lr=5e-3)}
 
 
 @pytest.mark.parametrize("kind", [Copying, IgnoresSyncs, ServesBaseWeightsAfterAWake])
-def test_an_engine_that_serves_other_weights_is_warned_of(
-    tmp_path: Path, kind: type[Copying], recwarn: pytest.WarningsRecorder
-) -> None:
+def test_an_engine_that_serves_other_weights_is_warned_of(tmp_path, kind, recwarn):
     trainer(tmp_path, max_steps=3).fit(module(engine=kind(), **FAST), data())
     messages = [str(one.message) for one in recwarn]
     found = [line for line in messages if "does not sample from the policy" in line]
@@ -68,7 +65,7 @@ def test_an_engine_that_serves_other_weights_is_warned_of(
     assert "at optimizer step 1," not in found[0]  # the first weights are right
 
 
-def test_log_probabilities_that_are_no_numbers_end_a_run_before_its_update(tmp_path: Path) -> None:
+def test_log_probabilities_that_are_no_numbers_end_a_run_before_its_update(tmp_path):
     class Broken(TransformersEngine):
         def step(self) -> list[Output]:
             nan = math.nan
@@ -81,9 +78,7 @@ def test_log_probabilities_that_are_no_numbers_end_a_run_before_its_update(tmp_p
     assert run.global_step == 0
 
 
-def test_weights_of_a_checkpoint_are_served_at_once_though_no_step_was_taken(
-    tmp_path: Path,
-) -> None:
+def test_weights_of_a_checkpoint_are_served_at_once_though_no_step_was_taken(tmp_path):
     engine = Copying()
     model = module(engine=engine)
     run = trainer(tmp_path, max_steps=2, limit_test_batches=1)
@@ -99,7 +94,7 @@ def test_weights_of_a_checkpoint_are_served_at_once_though_no_step_was_taken(
     assert all(torch.equal(a, b) for a, b in zip(trained, served, strict=True))
 
 
-def test_an_engine_is_synced_once_for_a_rollout_and_an_evaluation_of_the_same_weights() -> None:
+def test_an_engine_is_synced_once_for_a_rollout_and_an_evaluation_of_the_same_weights():
     syncs: list[int] = []
 
     class Noting(TransformersEngine):
@@ -119,7 +114,7 @@ def test_an_engine_is_synced_once_for_a_rollout_and_an_evaluation_of_the_same_we
     assert syncs == [0, 1, 1]
 
 
-def test_an_engine_works_outside_of_every_ambient_mode() -> None:
+def test_an_engine_works_outside_of_every_ambient_mode():
     seen = []
 
     def modes() -> tuple[Any, ...]:
@@ -161,7 +156,7 @@ def test_an_engine_works_outside_of_every_ambient_mode() -> None:
     assert seen == [(call, *before) for call in ("start", "sync", "step", "sleep")]
 
 
-def test_only_a_training_puts_the_policy_beside_an_engine_with_a_copy(tmp_path: Path) -> None:
+def test_only_a_training_puts_the_policy_beside_an_engine_with_a_copy(tmp_path):
     class OnItsGPU(Copying):
         holds_copy = True
 
@@ -176,9 +171,7 @@ def test_only_a_training_puts_the_policy_beside_an_engine_with_a_copy(tmp_path: 
         assert (model.to(gpu).policy.device == gpu) is not stays
 
 
-def test_a_policy_on_a_gpu_is_sampled_by_vllm_where_there_is_one(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_policy_on_a_gpu_is_sampled_by_vllm_where_there_is_one(monkeypatch, caplog):
     monkeypatch.setattr("svr_lightning.engines.vllm.version", lambda _: "0.32.0")
     for device, vllm, engine, reason in (
         ("cpu", object(), "TransformersEngine", "transformers, since the policy is not on a GPU"),

@@ -73,7 +73,7 @@ def error_of(source: DataSource, on_bad_row: Any = "error") -> str:
         ("rows.parquet", write_parquet),
     ],
 )
-def test_every_file_format_gives_the_same_problems(tmp_path: Path, name: str, write: Any) -> None:
+def test_every_file_format_gives_the_same_problems(tmp_path, name, write):
     problems = load_problems(gsm8k(write(tmp_path / name)))
     assert [problem.id for problem in problems] == ["a", "toy/1", "toy/2"]
     assert [problem.reference for problem in problems] == ["2", "4", "1,234"]
@@ -81,7 +81,7 @@ def test_every_file_format_gives_the_same_problems(tmp_path: Path, name: str, wr
     assert {problem.task for problem in problems} == {"gsm8k"}
 
 
-def test_csv_rows_are_under_a_header_and_faults_name_their_line(tmp_path: Path) -> None:
+def test_csv_rows_are_under_a_header_and_faults_name_their_line(tmp_path):
     path = tmp_path / "rows.csv"
     with path.open("w", newline="", encoding="utf-8-sig") as stream:
         table = csv.DictWriter(stream, ["note", *ROWS[0]])
@@ -99,7 +99,7 @@ def test_csv_rows_are_under_a_header_and_faults_name_their_line(tmp_path: Path) 
     assert "names 'target' twice; rename one" in error_of(source)
 
 
-def test_columns_may_have_names_of_their_own(tmp_path: Path) -> None:
+def test_columns_may_have_names_of_their_own(tmp_path):
     rows = [{"problem_text": row["question"], "answer": row["answer"]} for row in ROWS]
     path = write_lines(tmp_path / "rows.jsonl", rows)
     problems = load_problems(gsm8k(path, columns={"question": "problem_text"}))
@@ -110,7 +110,7 @@ def test_columns_may_have_names_of_their_own(tmp_path: Path) -> None:
     assert "columns: gsm8k reads no 'qestion'; did you mean 'question'?" in message
 
 
-def test_a_folder_gives_the_files_named_for_the_split_in_order_of_name(tmp_path: Path) -> None:
+def test_a_folder_gives_the_files_named_for_the_split_in_order_of_name(tmp_path):
     write_lines(tmp_path / "data" / "train-00001-of-00002.jsonl", ROWS[1:2])
     write_lines(tmp_path / "data" / "train-00000-of-00002.jsonl", ROWS[2:])
     write_lines(tmp_path / "data" / "test-00000-of-00001.jsonl", ROWS[1:2] * 3)
@@ -123,7 +123,7 @@ def test_a_folder_gives_the_files_named_for_the_split_in_order_of_name(tmp_path:
     assert 'Unknown split "dev". Should be one of ' in error_of(gsm8k(tmp_path, split="dev"))
 
 
-def test_the_embedded_problems_load_by_split() -> None:
+def test_the_embedded_problems_load_by_split():
     def source(split: str) -> DataSource:
         where = {"path": "embedded:countdown-tiny", "split": split}
         return DataSource(name="tiny", task="countdown", **where)
@@ -141,9 +141,7 @@ def test_the_embedded_problems_load_by_split() -> None:
     assert "the embedded data sets are embedded:countdown-tiny and" in error_of(other)
 
 
-def test_a_hub_data_set_is_asked_for_by_name_split_and_revision(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_hub_data_set_is_asked_for_by_name_split_and_revision(monkeypatch):
     """Tests cannot reach the hub: a table stands in for it."""
     asked: dict[str, Any] = {}
 
@@ -159,9 +157,7 @@ def test_a_hub_data_set_is_asked_for_by_name_split_and_revision(
 
 
 @pytest.mark.parametrize("path", ["./missing", "data/missing.jsonl", "/a/b/c", "a/b/c", "x\0y"])
-def test_a_path_that_can_be_no_hub_id_is_reported_without_asking_the_hub(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_that_can_be_no_hub_id_is_reported_without_asking_the_hub(path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     assert "there is no such file or folder (looked from " in error_of(gsm8k(path))
 
@@ -177,9 +173,7 @@ def test_a_path_that_can_be_no_hub_id_is_reported_without_asking_the_hub(
         ("folder", None, "/folder doesn't contain any data files"),
     ],
 )
-def test_files_that_cannot_be_read_are_named(
-    tmp_path: Path, name: str, text: bytes | None, reason: str
-) -> None:
+def test_files_that_cannot_be_read_are_named(tmp_path, name, text, reason):
     path = tmp_path / name
     path.mkdir() if text is None else path.write_bytes(text)
     assert reason in error_of(gsm8k(path))
@@ -202,8 +196,8 @@ def test_files_that_cannot_be_read_are_named(
     ],
 )
 def test_a_bad_row_is_named_with_its_reason_or_left_out_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, row: Any, reason: str
-) -> None:
+    tmp_path, caplog, row, reason
+):
     source = gsm8k(write_lines(tmp_path / "rows.jsonl", [ROWS[0], row, ROWS[1]]))
     message = error_of(source)
     assert reason in message
@@ -221,9 +215,7 @@ def test_a_bad_row_is_named_with_its_reason_or_left_out_with_a_warning(
 
 
 @pytest.mark.parametrize("column", ["answer", "cot"])
-def test_a_reference_that_its_own_grader_calls_wrong_is_refused_with_its_row(
-    tmp_path: Path, column: str
-) -> None:
+def test_a_reference_that_its_own_grader_calls_wrong_is_refused_with_its_row(tmp_path, column):
     row = {"question": "2+3?", "answer": "x" * 3000 if column == "answer" else "5", "cot": "}{"}
     path = write_lines(tmp_path / "rows.jsonl", [row])
     source = DataSource(name="x", task="math", path=str(path), columns={"answer": column})
@@ -231,7 +223,7 @@ def test_a_reference_that_its_own_grader_calls_wrong_is_refused_with_its_row(
     assert "does not equal itself" in message
 
 
-def test_rows_that_all_lack_a_field_are_told_how_to_name_their_columns(tmp_path: Path) -> None:
+def test_rows_that_all_lack_a_field_are_told_how_to_name_their_columns(tmp_path):
     for name, text in (
         ("rows.jsonl", '{"prompt": "1+1?", "gold": "#### 2"}\n' * 9),
         ("rows.csv", "question;answer\n1+1?;2\n"),
@@ -242,7 +234,7 @@ def test_rows_that_all_lack_a_field_are_told_how_to_name_their_columns(tmp_path:
         assert message.endswith("as in columns: {question: COLUMN, answer: COLUMN}")
 
 
-def test_what_save_to_disk_wrote_is_read_by_split(tmp_path: Path) -> None:
+def test_what_save_to_disk_wrote_is_read_by_split(tmp_path):
     table = datasets.Dataset.from_list(ROWS)
     table.save_to_disk(tmp_path / "one")
     assert len(load_problems(gsm8k(tmp_path / "one"))) == len(ROWS)
@@ -253,7 +245,7 @@ def test_what_save_to_disk_wrote_is_read_by_split(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv", "rows.parquet"])
-def test_a_pointer_of_git_lfs_is_named_with_its_cure(tmp_path: Path, name: str) -> None:
+def test_a_pointer_of_git_lfs_is_named_with_its_cure(tmp_path, name):
     file = tmp_path / "data" / name
     file.parent.mkdir()
     file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
@@ -262,13 +254,13 @@ def test_a_pointer_of_git_lfs_is_named_with_its_cure(tmp_path: Path, name: str) 
 
 
 @pytest.mark.parametrize("cluster", [NAN, None, "", "  "], ids=str)
-def test_rows_without_a_cluster_are_not_one_cluster(tmp_path: Path, cluster: Any) -> None:
+def test_rows_without_a_cluster_are_not_one_cluster(tmp_path, cluster):
     rows = [{**row, "cluster": cluster} for row in ROWS]
     problems = load_problems(gsm8k(write_lines(tmp_path / "rows.jsonl", rows)))
     assert [problem.cluster for problem in problems] == [None, None, None]
 
 
-def test_repeated_ids_are_an_error_even_where_bad_rows_are_skipped(tmp_path: Path) -> None:
+def test_repeated_ids_are_an_error_even_where_bad_rows_are_skipped(tmp_path):
     path = write_lines(tmp_path / "rows.jsonl", [ROWS[0], ROWS[1], ROWS[0]])
     message = error_of(gsm8k(path), "skip")
     assert "1 rows repeat an id: rows.jsonl:3 has the id 'a' of rows.jsonl:1" in message
@@ -283,14 +275,12 @@ def test_repeated_ids_are_an_error_even_where_bad_rows_are_skipped(tmp_path: Pat
         ({"path": "x", "max_completion_tokens": 0}, "max_completion_tokens=0 must be positive"),
     ],
 )
-def test_settings_are_checked_before_anything_is_read(
-    settings: dict[str, Any], reason: str
-) -> None:
+def test_settings_are_checked_before_anything_is_read(settings, reason):
     with pytest.raises(ConfigError, match=reason):
         DataSource(**{"name": "toy", "task": "gsm8k", **settings})
 
 
-def test_the_countdown_split_is_what_the_datasets_package_draws() -> None:
+def test_the_countdown_split_is_what_the_datasets_package_draws():
     pool = 51_500
     table = datasets.Dataset.from_dict({"row": range(pool)})
     shuffled = table.shuffle(seed=42)["row"][:]
@@ -299,7 +289,7 @@ def test_the_countdown_split_is_what_the_datasets_package_draws() -> None:
     assert countdown_split(pool, "countdown_eval") == rest.shuffle(seed=0)["row"][:1_000]
 
 
-def test_the_countdown_split_of_the_whole_hub_data_set_stays_what_it_is() -> None:
+def test_the_countdown_split_of_the_whole_hub_data_set_stays_what_it_is():
     train = countdown_split(490_364, "countdown_train")
     held_out = countdown_split(490_364, "countdown_eval")
     assert (len(set(train)), len(set(held_out))) == (50_000, 1_000)
@@ -309,7 +299,7 @@ def test_the_countdown_split_of_the_whole_hub_data_set_stays_what_it_is() -> Non
     assert held_out[:5] == [148720, 207440, 460362, 154607, 398162]
 
 
-def test_selected_rows_keep_their_number_in_the_whole_data_set(tmp_path: Path) -> None:
+def test_selected_rows_keep_their_number_in_the_whole_data_set(tmp_path):
     path = tmp_path / "pool.jsonl"
     path.write_text("".join(f'{{"nums": [{i}, 1], "target": {i}}}\n' for i in range(51_000)))
     source = DataSource(
@@ -323,7 +313,7 @@ def test_selected_rows_keep_their_number_in_the_whole_data_set(tmp_path: Path) -
         load_problems(few)
 
 
-def test_the_fingerprint_follows_content_and_order(tmp_path: Path) -> None:
+def test_the_fingerprint_follows_content_and_order(tmp_path):
     problems = load_problems(gsm8k(write_lines(tmp_path / "rows.jsonl", ROWS)))
     digest = problems_digest(problems)
     assert re.fullmatch("[0-9a-f]{64}", digest)

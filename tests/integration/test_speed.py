@@ -1,7 +1,5 @@
 """What a run logs of its speed follows from what it did, and joins what its processes noted."""
 
-from pathlib import Path
-
 import pytest
 
 from svr_lightning.training.logs import CSVLog, combined
@@ -9,7 +7,7 @@ from tests.commands import logged
 from tests.small_fit import data, module, trainer, turns_of
 
 
-def test_a_training_logs_its_speed(tmp_path: Path) -> None:
+def test_a_training_logs_its_speed(tmp_path):
     model = module(micro_batch_size=8)
     trainer(tmp_path, max_steps=2, logger=[CSVLog(tmp_path)]).fit(model, data())
     values = {key: found[2] for key, found in logged(tmp_path).items() if 2 in found}
@@ -21,7 +19,7 @@ def test_a_training_logs_its_speed(tmp_path: Path) -> None:
     assert 0.1 < logged(tmp_path)["memory/peak"][1] <= values["memory/peak"] < 64
 
 
-def test_a_steps_values_are_means_over_the_processes_that_have_them_and_maxima() -> None:
+def test_a_steps_values_are_means_over_the_processes_that_have_them_and_maxima():
     first = {"train/kl": 0.2, "train/behaviour/max": 1.5, "memory/peak": 7.0}
     second = {"train/kl": 0.4, "train/behaviour/max": 4.0, "memory/peak": 3.0}
     found = combined([{**first, "engine/logprob_diff": 0.01}, second])

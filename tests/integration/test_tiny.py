@@ -18,7 +18,7 @@ def _numbers(split: Split) -> set[tuple[int, ...]]:
     return {tuple(sorted(row["nums"])) for row in generate(split, orders=6)}
 
 
-def test_splits_share_no_numbers() -> None:
+def test_splits_share_no_numbers():
     """Not even with another target, in any order."""
     train, dev, test, outside = map(_numbers, SPLITS)
     assert not train & (dev | test | outside)
@@ -27,14 +27,14 @@ def test_splits_share_no_numbers() -> None:
     assert all(max(numbers) <= LARGEST_NUMBER for numbers in train | dev | test)
 
 
-def test_all_orders_of_a_problem_are_one_cluster() -> None:
+def test_all_orders_of_a_problem_are_one_cluster():
     for row in generate("test", orders=6):
         assert row["cluster"] == "-".join(map(str, [*sorted(row["nums"]), row["target"]]))
         assert row["id"].startswith(f"test-{row['cluster']}-")
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_every_problem_has_several_solutions_that_the_task_accepts(split: Split) -> None:
+def test_every_problem_has_several_solutions_that_the_task_accepts(split):
     for row in generate(split, orders=1):
         problem = COUNTDOWN.from_row(row)
         options = search_order(tuple(row["nums"]))
@@ -44,7 +44,7 @@ def test_every_problem_has_several_solutions_that_the_task_accepts(split: Split)
             assert COUNTDOWN.grade(f"<answer>{option.expression}</answer>", problem)
 
 
-def test_the_shipped_checkpoint_answers_with_a_self_check_that_parses() -> None:
+def test_the_shipped_checkpoint_answers_with_a_self_check_that_parses():
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     model = AutoModelForCausalLM.from_pretrained(SHIPPED)
     assert sum(file.stat().st_size for file in SHIPPED.iterdir()) < 4_000_000

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
@@ -34,7 +34,7 @@ CLAUDES = completion(
 """Unlike OpenAI's in much at once; tests/core/test_chat_protocol.py has every shape by itself."""
 
 
-def test_tokens_that_nobody_counted_are_not_known() -> None:
+def test_tokens_that_nobody_counted_are_not_known():
     answer = completion(SURE, usage=None)
     with ChatServer(lambda *_: answer) as upstream, serving(in_front_of(upstream.url)) as url:
         said = chat(url).json()
@@ -61,7 +61,7 @@ REFUSAL = completion(None, message={"content": None, "refusal": "I cannot help w
 TOO_LONG = Reply(b'{"error": {"message": "maximum context length is 90"}}', 400)
 
 
-def test_a_refusal_reaches_the_client_after_one_call() -> None:
+def test_a_refusal_reaches_the_client_after_one_call():
     with ChatServer(lambda *_: REFUSAL) as upstream, serving(in_front_of(upstream.url)) as url:
         with openai.OpenAI(base_url=url, api_key="none") as client:
             said = client.chat.completions.create(model="svr", messages=ASKED)
@@ -79,9 +79,7 @@ def test_a_refusal_reaches_the_client_after_one_call() -> None:
     ],
     ids=["too long", "refused"],
 )
-def test_a_refused_second_turn_leaves_the_first_turns_answer_and_the_reason(
-    second: Reply, reason: str
-) -> None:
+def test_a_refused_second_turn_leaves_the_first_turns_answer_and_the_reason(second, reason):
     with two_turns(second) as (url, upstream):
         said = chat(url).json()
         assert len(upstream.bodies) == 2
@@ -94,7 +92,7 @@ def test_a_refused_second_turn_leaves_the_first_turns_answer_and_the_reason(
         assert message["refusal"] in said["svr"]["stop_reason"]
 
 
-def test_a_controller_takes_a_refused_turn_of_any_client_as_its_end() -> None:
+def test_a_controller_takes_a_refused_turn_of_any_client_as_its_end():
     with two_turns(TOO_LONG) as (_, server):
         sdk = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0)
 
@@ -122,9 +120,7 @@ def test_a_controller_takes_a_refused_turn_of_any_client_as_its_end() -> None:
     ],
     ids=["none", "ollama", "number", "error"],
 )
-def test_a_controller_says_what_its_client_returned_and_what_it_takes(
-    reply: Any, came: str
-) -> None:
+def test_a_controller_says_what_its_client_returned_and_what_it_takes(reply, came):
     with pytest.raises(ValueError, match=came):
         Controller(lambda *_: reply, "countdown").solve(QUESTION)
 
@@ -154,9 +150,7 @@ def by_openai_stream(url: str) -> str:
     ("library", "client"),
     [("openai", by_openai_stream), ("litellm", by_litellm), ("langchain_openai", by_langchain)],
 )
-def test_unmodified_clients_read_what_another_server_said(
-    library: str, client: Callable[[str], str]
-) -> None:
+def test_unmodified_clients_read_what_another_server_said(library, client):
     if find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
     with ChatServer(lambda *_: CLAUDES) as upstream, serving(in_front_of(upstream.url)) as url:
@@ -166,7 +160,7 @@ def test_unmodified_clients_read_what_another_server_said(
     assert said["usage"] == {"prompt_tokens": 40, "completion_tokens": 20, "total_tokens": 60}
 
 
-def test_errors_have_the_schema_of_openai() -> None:
+def test_errors_have_the_schema_of_openai():
     with (
         ChatServer(lambda *_: Reply(b'{"error": {"message": "no", "code": "bad"}}', 401)) as server,
         serving(in_front_of(server.url)) as url,
@@ -189,7 +183,7 @@ def test_errors_have_the_schema_of_openai() -> None:
             assert "the API is under /v1" in error["message"]
 
 
-def test_a_stream_has_comments_until_it_has_the_answer_in_short_lines() -> None:
+def test_a_stream_has_comments_until_it_has_the_answer_in_short_lines():
     long = completion("\U0001f600" * 90_000 + SURE)
     long.delay = 0.5
     with (
@@ -206,7 +200,7 @@ def test_a_stream_has_comments_until_it_has_the_answer_in_short_lines() -> None:
     assert failed.text.endswith("data: [DONE]\n\n")
 
 
-def test_a_fault_after_a_streams_first_comment_is_an_error_of_the_stream() -> None:
+def test_a_fault_after_a_streams_first_comment_is_an_error_of_the_stream():
     fault = Reply(b'{"error": {"message": "too long"}}', 400, delay=0.5)
     with (
         ChatServer(lambda *_: fault) as upstream,
@@ -216,7 +210,7 @@ def test_a_fault_after_a_streams_first_comment_is_an_error_of_the_stream() -> No
         by_openai_stream(url)
 
 
-def test_fresh_samples_run_at_once_and_end_when_one_is_accepted() -> None:
+def test_fresh_samples_run_at_once_and_end_when_one_is_accepted():
     def answer(_: dict[str, Any], number: int) -> Reply:
         reply = completion(SURE if number == 2 else DOUBT)
         reply.delay = 0.2 if number == 2 else 30.0
@@ -237,7 +231,7 @@ def test_fresh_samples_run_at_once_and_end_when_one_is_accepted() -> None:
     assert (greedy.status_code, "temperature: must be" in greedy.text) == (400, True)
 
 
-def test_a_cancelled_question_cancels_all_of_its_samples() -> None:
+def test_a_cancelled_question_cancels_all_of_its_samples():
     ended: list[int] = []
 
     async def client(messages: Messages, limit: int) -> str:

@@ -1,6 +1,5 @@
 """What the vLLM engine asks of vLLM, which need not be installed for it."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +19,7 @@ from tests.models import tiny_hybrid, tiny_qwen3
 from tests.small_fit import data, module, trainer
 
 
-def test_a_model_has_one_folder_in_vllms_cache_wherever_it_was_read_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_has_one_folder_in_vllms_cache_wherever_it_was_read_from(tmp_path, monkeypatch):
     """So that compiled code, which is kept under its path, is found again."""
     monkeypatch.delenv("VLLM_CACHE_ROOT", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -42,8 +39,8 @@ def test_a_model_has_one_folder_in_vllms_cache_wherever_it_was_read_from(
 
 @pytest.mark.parametrize(("visible", "name"), [(None, "2"), ("4,5,7", "7")])
 def test_a_single_process_on_another_gpu_than_vllms_is_refused_with_the_way_out(
-    visible: str | None, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    visible, name, monkeypatch
+):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -56,7 +53,7 @@ def test_a_single_process_on_another_gpu_than_vllms_is_refused_with_the_way_out(
         pass
 
 
-def test_linear_attention_has_a_prefill_without_compiler_fp32_states_and_no_prefix_cache() -> None:
+def test_linear_attention_has_a_prefill_without_compiler_fp32_states_and_no_prefix_cache():
     hybrid = {
         "additional_config": {"gdn_prefill_backend": "triton"},
         "mamba_ssm_cache_dtype": "float32",
@@ -70,14 +67,12 @@ def test_linear_attention_has_a_prefill_without_compiler_fp32_states_and_no_pref
 @pytest.mark.parametrize(
     ("trajectories", "sequences"), [(128, 128), (4096, MOST_SEQUENCES), (None, 256)]
 )
-def test_an_engine_has_room_for_the_trajectories_of_a_rollout(
-    trajectories: int | None, sequences: int
-) -> None:
+def test_an_engine_has_room_for_the_trajectories_of_a_rollout(trajectories, sequences):
     found = defaults(tiny_qwen3().config, False, 512, trajectories)["max_num_seqs"]
     assert found == sequences
 
 
-def test_a_training_tells_its_engine_how_many_trajectories_a_rollout_has(tmp_path: Path) -> None:
+def test_a_training_tells_its_engine_how_many_trajectories_a_rollout_has(tmp_path):
     given: list[Any] = []
 
     class Recording(TransformersEngine):
@@ -93,7 +88,7 @@ def test_a_training_tells_its_engine_how_many_trajectories_a_rollout_has(tmp_pat
 
 
 @pytest.mark.parametrize("found", ["0.31.0", "0.33.0", "1.0"])
-def test_other_releases_are_refused_by_name(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_releases_are_refused_by_name(found, monkeypatch):
     monkeypatch.setattr("svr_lightning.engines.vllm.version", lambda _: found)
     with pytest.raises(ConfigError, match=rf"vLLM {found} is not supported; install vllm==0\.32"):
         VLLMEngine()

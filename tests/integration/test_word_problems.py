@@ -34,7 +34,7 @@ def _clusters(split: Split) -> set[str]:
     }
 
 
-def test_no_story_has_the_same_quantities_in_two_splits() -> None:
+def test_no_story_has_the_same_quantities_in_two_splits():
     seen = {split: _clusters(split) for split in SPLITS}
     for split in SPLITS:
         assert seen[split]
@@ -43,7 +43,7 @@ def test_no_story_has_the_same_quantities_in_two_splits() -> None:
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_rows_are_of_their_split_and_the_same_on_every_call(split: Split) -> None:
+def test_rows_are_of_their_split_and_the_same_on_every_call(split):
     rows = generate(split)
     assert rows == generate(split)
     assert len(rows) == SIZES[split]
@@ -55,7 +55,7 @@ def test_rows_are_of_their_split_and_the_same_on_every_call(split: Split) -> Non
     assert {row["cluster"].split("-")[0] for row in rows} == {story.name for story in STORIES}
 
 
-def test_only_the_shifted_split_leaves_the_training_range() -> None:
+def test_only_the_shifted_split_leaves_the_training_range():
     for split in SPLITS:
         for story in STORIES:
             for numbers in universe(story, split):
@@ -64,7 +64,7 @@ def test_only_the_shifted_split_leaves_the_training_range() -> None:
                 assert all(number in QUANTITIES for number in numbers if number not in large)
 
 
-def test_answers_agree_with_the_text_of_the_question() -> None:
+def test_answers_agree_with_the_text_of_the_question():
     rows = [row for split in SPLITS for row in generate(split) if "pens-" in row["cluster"]]
     assert len(rows) > 100
     for row in rows:
@@ -75,7 +75,7 @@ def test_answers_agree_with_the_text_of_the_question() -> None:
         assert row["answer"] == f"#### {boxes * pens - given}"
 
 
-def test_gsm8k_reads_and_grades_the_rows() -> None:
+def test_gsm8k_reads_and_grades_the_rows():
     for row in generate("test"):
         problem = GSM8K.from_row(row)
         value = int(problem.reference)
@@ -84,7 +84,7 @@ def test_gsm8k_reads_and_grades_the_rows() -> None:
         assert not GSM8K.grade(rf"<answer>\boxed{{{value + 1}}}</answer>", problem)
 
 
-def test_a_step_whose_value_is_no_small_positive_integer_is_refused() -> None:
+def test_a_step_whose_value_is_no_small_positive_integer_is_refused():
     assert solve(["x a - b"], {"a": 3, "b": 3}) is None
     assert solve(["x a / b"], {"a": 7, "b": 2}) is None
     assert solve(["x a / b"], {"a": 7, "b": 0}) is None

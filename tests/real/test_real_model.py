@@ -36,7 +36,7 @@ def layers(model: Path, folder: Path) -> list[str]:
     ]
 
 
-def test_it_is_an_ordinary_checkpoint(model_folder: Path) -> None:
+def test_it_is_an_ordinary_checkpoint(model_folder):
     weights = load_file(model_folder / "model.safetensors")
     assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}
     assert sum(tensor.numel() for tensor in weights.values()) == 134_515_008
@@ -47,7 +47,7 @@ def test_it_is_an_ordinary_checkpoint(model_folder: Path) -> None:
     assert (generation["eos_token_id"], generation["pad_token_id"]) == (END, END)
 
 
-def test_it_knows_what_it_was_pretrained_to_know(policy: tuple[Any, Any]) -> None:
+def test_it_knows_what_it_was_pretrained_to_know(policy):
     """A transposed, permuted or misnamed weight leaves noise."""
     model, tokenizer = policy
     prompt = tokenizer.apply_chat_template(
@@ -60,7 +60,7 @@ def test_it_knows_what_it_was_pretrained_to_know(policy: tuple[Any, Any]) -> Non
     assert text == "The capital of France is Paris.<|im_end|>"
 
 
-def test_prompts_are_written_in_its_chat_template(policy: tuple[Any, Any]) -> None:
+def test_prompts_are_written_in_its_chat_template(policy):
     model, tokenizer = policy
     task = get_task("countdown")
     problem = task.from_question("3 5 8 = 16")
@@ -81,7 +81,7 @@ def test_prompts_are_written_in_its_chat_template(policy: tuple[Any, Any]) -> No
     assert tokenizer.decode(list(forged)).count("<|im_end|>") == 3
 
 
-def test_demonstrations_are_rendered_as_its_prompts_are(policy: tuple[Any, Any]) -> None:
+def test_demonstrations_are_rendered_as_its_prompts_are(policy):
     """What supervised training reads is what reinforcement learning asks and is answered."""
     tokenizer = policy[1]
     renderer = Renderer(tokenizer, chat_template_kwargs={"enable_thinking": False})
@@ -128,7 +128,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_real_rows_are_evaluated(recorded: dict[str, list[dict[str, Any]]]) -> None:
+def test_real_rows_are_evaluated(recorded):
     records = recorded["TransformersEngine"]
     assert [record["reference"] for record in records][:4] == ["18", "3", "70000", "540"]
     turns = [turn for record in records for turn in record["turns"]]
@@ -136,11 +136,11 @@ def test_real_rows_are_evaluated(recorded: dict[str, list[dict[str, Any]]]) -> N
     assert all(turn["completion_tokens"] == 12 and turn["truncated"] for turn in turns)
 
 
-def test_engines_give_the_same_greedy_answers(recorded: dict[str, list[dict[str, Any]]]) -> None:
+def test_engines_give_the_same_greedy_answers(recorded):
     assert recorded["VLLMEngine"] == recorded["TransformersEngine"]
 
 
-def test_two_training_steps(model_folder: Path, tmp_path: Path) -> None:
+def test_two_training_steps(model_folder, tmp_path):
     rows = tmp_path / "rows.jsonl"
     asked = [{"id": name, "question": f"Who is {name}?"} for name in ("Ada", "Ben")]
     rows.write_text("".join(json.dumps(row) + "\n" for row in asked))

@@ -50,7 +50,7 @@ def prepare(tmp_path: Path, requirement: str = "numpy", size: int = 0, second: s
     (tmp_path / "python3").chmod(0o755)
 
 
-def test_a_part_and_the_checkout_fit_into_one_transfer() -> None:
+def test_a_part_and_the_checkout_fit_into_one_transfer():
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split("\0")
@@ -59,9 +59,7 @@ def test_a_part_and_the_checkout_fit_into_one_transfer() -> None:
     assert tracked + (int(part) << 20) < TRANSFER
 
 
-def test_parts_carried_elsewhere_are_joined_and_installed_set_by_set_unless_damaged(
-    tmp_path: Path,
-) -> None:
+def test_parts_carried_elsewhere_are_joined_and_installed_set_by_set_unless_damaged(tmp_path):
     prepare(tmp_path, size=50 << 20)
     packed = run(tmp_path, str(BUNDLE), str(tmp_path / "bundle"))
     assert packed.returncode == 0, packed.stderr
@@ -84,9 +82,7 @@ def test_parts_carried_elsewhere_are_joined_and_installed_set_by_set_unless_dama
     ("requirement", "second", "fault"),
     [("another>=2", "b", "a needs another>=2"), ("numpy", "numpy", "numpy is packed twice")],
 )
-def test_what_is_missing_or_there_already_is_named(
-    tmp_path: Path, requirement: str, second: str, fault: str
-) -> None:
+def test_what_is_missing_or_there_already_is_named(tmp_path, requirement, second, fault):
     prepare(tmp_path, requirement, second=second)
     refused = run(tmp_path, str(BUNDLE), str(tmp_path / "bundle"))
     assert refused.returncode != 0

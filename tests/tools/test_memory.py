@@ -41,7 +41,7 @@ def tiny(**changes: object) -> Plan:
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
-def test_the_peak_of_a_fresh_process_is_within_a_tenth_of_the_computed_one() -> None:
+def test_the_peak_of_a_fresh_process_is_within_a_tenth_of_the_computed_one():
     arguments = [*CPU, "--model.policy.gradient_checkpointing", "true"]
     # The allocator returns freed memory at once, so that what is resident is what is in use.
     trimmed = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
@@ -50,7 +50,7 @@ def test_the_peak_of_a_fresh_process_is_within_a_tenth_of_the_computed_one() -> 
     assert usage(plan_of(resolve(arguments))).training == pytest.approx(measured, rel=0.1)
 
 
-def test_every_shipped_configuration_fits_its_card_and_the_page_says_so() -> None:
+def test_every_shipped_configuration_fits_its_card_and_the_page_says_so():
     pytest.importorskip("peft")
     for run, layer, _, found in memory.shipped():
         assert found.fits, (run, layer, found)
@@ -61,7 +61,7 @@ def test_every_shipped_configuration_fits_its_card_and_the_page_says_so() -> Non
     assert memory.with_table(page) == page, "run python -m tools.memory"
 
 
-def test_zero_shards_masters_moments_and_gradients_over_the_ranks() -> None:
+def test_zero_shards_masters_moments_and_gradients_over_the_ranks():
     one, four = usage(tiny(ranks=1)), usage(tiny())
     count = one.parameters
     assert (one.weights, one.reference) == (2 * count, 2 * count)
@@ -72,7 +72,7 @@ def test_zero_shards_masters_moments_and_gradients_over_the_ranks() -> None:
     assert one.micro_batch == four.micro_batch
 
 
-def test_adapters_alone_have_gradients_and_moments() -> None:
+def test_adapters_alone_have_gradients_and_moments():
     pytest.importorskip("peft")
     plain = tiny(zero=False, ranks=1, precision="bf16-mixed")
     without, adapted = usage(plain), usage(replace(plain, lora=(4, "all-linear")))
@@ -83,7 +83,7 @@ def test_adapters_alone_have_gradients_and_moments() -> None:
     assert 8 * trained < adapted.optimizer < 8 * trained + 4 * 200
 
 
-def test_a_card_is_filled_by_the_higher_of_rollout_and_update() -> None:
+def test_a_card_is_filled_by_the_higher_of_rollout_and_update():
     taken = {"weights": 2, "reference": 1, "optimizer": 1, "gradients": 1, "micro_batch": 3}
     used = Usage(parameters=0, step=2 * GIB, **{name: n * GIB for name, n in taken.items()})
     # At rest 4 and the engine's 10; in the update 4 + 1 + 3 and the engine's.
@@ -92,7 +92,7 @@ def test_a_card_is_filled_by_the_higher_of_rollout_and_update() -> None:
 
 
 @pytest.mark.parametrize(("share", "fits"), [(0.0, True), (0.24, False), (0.25, True)])
-def test_a_share_without_room_for_the_engines_cache_does_not_fit(share: float, fits: bool) -> None:
+def test_a_share_without_room_for_the_engines_cache_does_not_fit(share, fits):
     rest = ("weights", "reference", "optimizer", "gradients", "micro_batch", "step")
     used = Usage(parameters=2 * GIB, **dict.fromkeys(rest, 0))
     # 4 GiB of weights in bf16: a share of a quarter leaves 1 GiB of 5.

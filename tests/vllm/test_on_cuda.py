@@ -28,9 +28,7 @@ def starts(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("card", faked_cuda.CARDS)
-def test_a_hybrid_gets_the_second_runner_no_compiler_and_a_place_for_each_trajectory(
-    starts: list[dict[str, Any]], card: str
-) -> None:
+def test_a_hybrid_gets_the_second_runner_no_compiler_and_a_place_for_each_trajectory(starts, card):
     found = starts[0][card]
     assert (found["version_2"], found["prefill"], found["states"]) == (True, "triton", "float32")
     assert found["prefix_caching"] is False
@@ -39,17 +37,17 @@ def test_a_hybrid_gets_the_second_runner_no_compiler_and_a_place_for_each_trajec
     assert found["threads"] == 1  # others would spin beside the engine
 
 
-def test_what_vllm_would_choose_is_what_its_sources_say(starts: list[dict[str, Any]]) -> None:
+def test_what_vllm_would_choose_is_what_its_sources_say(starts):
     """So that the faked device is seen to be taken for one."""
     found = starts[0][faked_cuda.THEIR_OWN]
     assert (found["prefill"], found["sequences"]) == ("flashinfer", 1024)
 
 
-def test_a_policy_on_another_gpu_than_vllms_is_refused(starts: list[dict[str, Any]]) -> None:
+def test_a_policy_on_another_gpu_than_vllms_is_refused(starts):
     assert starts[0][faked_cuda.SECOND_GPU].startswith("trainer.devices=[1]: ")
 
 
-def test_a_second_start_finds_what_the_first_has_compiled(starts: list[dict[str, Any]]) -> None:
+def test_a_second_start_finds_what_the_first_has_compiled(starts):
     names = (*faked_cuda.CARDS, faked_cuda.THEIR_OWN)
     first, second = ({name: one[name]["hash"] for name in names} for one in starts)
     assert first == second

@@ -127,8 +127,8 @@ class Struck(ServersEngine):
 
 
 def test_ten_steps_through_two_servers_are_those_of_the_engine_in_the_process_also_when_one_dies(
-    policy: Path, servers: list[VLLMServer], in_process: tuple[Drawn, Any], tmp_path: Path
-) -> None:
+    policy, servers, in_process, tmp_path
+):
     engine = Struck(servers, tmp_path / "weights")
     with pytest.warns(UserWarning, match="is left out") as warned:
         found = trained(policy, engine, tmp_path)

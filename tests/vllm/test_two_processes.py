@@ -98,7 +98,7 @@ def whole(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return finish(start(policy, folder, *ZERO2, tasks=2), folder)
 
 
-def test_two_processes_roll_out_and_evaluate_what_one_would(alone: Path, whole: Path) -> None:
+def test_two_processes_roll_out_and_evaluate_what_one_would(alone, whole):
     first = sampled(whole, 1)
     assert first == sampled(alone, 1)
     assert len(first) == 4 * 8
@@ -115,8 +115,8 @@ def test_two_processes_roll_out_and_evaluate_what_one_would(alone: Path, whole: 
 
 
 def test_tasks_of_slurm_that_are_killed_and_queued_again_end_like_an_uninterrupted_training(
-    policy: Path, whole: Path, tmp_path: Path
-) -> None:
+    policy, whole, tmp_path
+):
     folder = tmp_path / "run"
     tasks = start(policy, folder, *ZERO2, tasks=2)
     wait_for(folder / "metrics.csv", tasks[0], "\n3,train/loss,")

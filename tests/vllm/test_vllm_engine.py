@@ -3,7 +3,6 @@
 import copy
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,15 +90,13 @@ def assert_serves_update(served: Served, step: int) -> None:
     assert_serves(served)
 
 
-def test_it_serves_the_policy_before_and_after_each_update(served: Served) -> None:
+def test_it_serves_the_policy_before_and_after_each_update(served):
     assert_serves(served)
     for step in (1, 2):
         assert_serves_update(served, step)
 
 
-def test_a_compiled_engine_serves_each_update_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiled_engine_serves_each_update_too(tmp_path, monkeypatch):
     monkeypatch.setattr("vllm.envs.VLLM_CACHE_ROOT", str(tmp_path))
     model = served_model("qwen3")
     served = Served("qwen3", model, started(model, options={"enforce_eager": False}))
@@ -109,7 +106,7 @@ def test_a_compiled_engine_serves_each_update_too(
         assert_serves_update(served, step)
 
 
-def test_it_serves_an_adapter_merged_into_the_policy(served: Served) -> None:
+def test_it_serves_an_adapter_merged_into_the_policy(served):
     pytest.importorskip("peft")
     adapted = with_adapter(served.model)
     served.engine.sync(adapted, 10)
@@ -120,14 +117,14 @@ def test_it_serves_an_adapter_merged_into_the_policy(served: Served) -> None:
     assert_serves(served)
 
 
-def test_more_prompts_than_one_step_can_read_are_sampled_alike(plain: Served) -> None:
+def test_more_prompts_than_one_step_can_read_are_sampled_alike(plain):
     many = [ask(i, length=400, max_tokens=3) for i in range(30)]  # 12,000 tokens
     together = run(plain.engine, many)
     for request in many[::7]:
         assert run(plain.engine, [request])[request.id].token_ids == together[request.id].token_ids
 
 
-def test_only_the_stop_tokens_it_was_started_with_end_a_completion() -> None:
+def test_only_the_stop_tokens_it_was_started_with_end_a_completion():
     """And starting it leaves the random state of the process alone."""
     model = served_model("qwen3")
     model.config.eos_token_id = model.generation_config.eos_token_id = 3
@@ -139,14 +136,14 @@ def test_only_the_stop_tokens_it_was_started_with_end_a_completion() -> None:
     assert any(3 in output.token_ids[:-1] for output in outputs.values())
 
 
-def test_weights_cannot_change_under_a_running_request(plain: Served) -> None:
+def test_weights_cannot_change_under_a_running_request(plain):
     plain.engine.submit(ask(0))
     with pytest.raises(RuntimeError, match="while it completes requests"):
         plain.engine.sync(plain.model, 1)
     plain.engine.cancel()
 
 
-def test_it_wakes_with_the_present_weights_and_never_with_older_ones() -> None:
+def test_it_wakes_with_the_present_weights_and_never_with_older_ones():
     model = served_model("qwen3")
     engine = started(model, sleep_level=2)
     calls: list[str] = []
@@ -182,14 +179,14 @@ def _record(target: Any, name: str, calls: list[str]) -> None:
     setattr(target, name, call)
 
 
-def test_an_untied_policy_is_not_served_by_a_tied_engine() -> None:
+def test_an_untied_policy_is_not_served_by_a_tied_engine():
     engine = started(served_model("qwen3"))
     with pytest.raises(ConfigError, match="embeddings were tied or untied later"):
         engine.sync(served_model("qwen3", tied=False), 1)
     assert engine.version == -1
 
 
-def test_a_model_that_vllm_cannot_run_is_one_line() -> None:
+def test_a_model_that_vllm_cannot_run_is_one_line():
     engine = VLLMEngine(options={"kv_cache_dtype": "fp99"})
     with pytest.raises(ConfigError, match=r"model\.engine: vLLM cannot start .*cache_dtype"):
         engine.start(served_model("qwen3"), (), 512)
@@ -200,9 +197,7 @@ def test_a_model_that_vllm_cannot_run_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_conditional_generation_class_serves_the_text_model_within_it(
-    tied: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conditional_generation_class_serves_the_text_model_within_it(tied, monkeypatch):
     def wrapped_config(model: Any, *, tied: bool) -> Any:
         wrapped = Qwen3_5Config(text_config=served_config(model, tied=tied).to_dict())
         wrapped.tie_word_embeddings = tied

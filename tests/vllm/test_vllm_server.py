@@ -26,9 +26,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return jsonl(folder / "eval" / "test" / "samples.jsonl")
 
 
-def test_greedy_inference_through_a_server_equals_that_in_this_process(
-    server: str, tmp_path: Path
-) -> None:
+def test_greedy_inference_through_a_server_equals_that_in_this_process(server, tmp_path):
     rows = [{"id": "short", "nums": [3, 5, 8], "target": 16}]
     rows.append({"id": "long", "nums": [3] * 1500, "target": 16})
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
