@@ -1,17 +1,19 @@
 """A policy with random weights and a tokenizer, in a folder as a checkpoint of Qwen3.5 has them."""
 
+import string
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
 from svr_lightning.training.policy import weights_fingerprint
 from tools.shapes import qwen3_5, random_model
 
-PAD, END, START, UNKNOWN = "<|endoftext|>", "<|im_end|>", "<|im_start|>", "<|unknown|>"
+PAD, END, START = "<|endoftext|>", "<|im_end|>", "<|im_start|>"
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
     "{{- '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' -}}"
@@ -58,20 +60,31 @@ def save_policy(folder: Path, device: str, layers: int | None = None) -> Policy:
 
 
 def build_tokenizer(vocabulary: int) -> Any:
-    """A tokenizer of ``vocabulary`` words: ``w0``, ``w1`` and so on, with a chat template.
+    """A byte-level BPE of ``vocabulary`` tokens with a chat template.
 
-    Every id decodes to a word, so that drafts have the length that they have with a real one. What
-    is no word of it, as the text of the prompts, is read as an unknown word.
+    Behind the bytes come words of letters, the shorter ones first, each made of a shorter one and a
+    letter: texts take about a token for four characters, as with a real one. Transformers reads the
+    tokenizer of a Qwen3.5 as a BPE, whatever its file says.
     """
-    special = [PAD, END, START, UNKNOWN]
-    words = [*special, *(f"w{number}" for number in range(vocabulary - len(special)))]
-    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token=UNKNOWN))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    special = [PAD, END, START]
+    space, letters = "\u0120", string.ascii_lowercase
+    tokens = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    merges: list[tuple[str, str]] = []
+    queue = deque([space])
+    while len(tokens) < vocabulary:
+        stem = queue.popleft()
+        for letter in letters[: vocabulary - len(tokens)]:
+            merges.append((stem, letter))
+            tokens.append(stem + letter)
+            queue.append(stem + letter)
+    ids = {token: number for number, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(ids, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
         eos_token=END,
-        unk_token=UNKNOWN,
         additional_special_tokens=[START],
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
@@ -79,5 +92,9 @@ def build_tokenizer(vocabulary: int) -> Any:
 
 
 def question(number: int) -> str:
-    """About a hundred words of :func:`build_tokenizer`."""
-    return " ".join(f"w{(number * 97 + word) % 1000}" for word in range(100))
+    """A hundred words, a token each in the smallest vocabulary too."""
+    a = ord("a")
+    return "".join(
+        f" {chr(a + (number * 7 + word) % 26)}{chr(a + (number + word * 3) % 26)}"
+        for word in range(100)
+    )
