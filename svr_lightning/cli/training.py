@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import jsonargparse
@@ -17,6 +18,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_info
 
+from svr_lightning import recipes
 from svr_lightning.analysis.results import RESULTS, SAMPLES
 from svr_lightning.cli.messages import explain, of_parser
 from svr_lightning.errors import ConfigError, did_you_mean, program, require
@@ -97,6 +99,9 @@ def _refusal(error: Exception, parser: LightningArgumentParser) -> str:
     unknown = re.search(r"(?:unrecognized arguments: --|not accept option ')([\w.]+)", text)
     return text + (did_you_mean(unknown[1], parser.get_defaults().keys()) if unknown else "")
 
+
+for _module in iter_modules(recipes.__path__):  # so that --model.recipe Murphy is enough
+    import_module(f"{recipes.__name__}.{_module.name}")
 
 _TASK_OF_EMBEDDED = {COUNTDOWN_TINY: "countdown", ARITHMETIC_TINY: "gsm8k"}
 

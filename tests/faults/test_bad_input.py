@@ -23,7 +23,11 @@ def fault(capsys: pytest.CaptureFixture[str], tmp_path: Path, *words: object) ->
     ("arguments", "parts"),
     [
         # Of the parser: a value of another type, a class that is not there or lacks something.
-        ([STOP, "Confidnt"], ["model.evaluation.stop: there is no class Confidnt"]),
+        (["--model.recipe", "Murphi"], ["there is no class Murphi; did you mean 'Murphy'?"]),
+        (
+            [STOP, "Confidnt"],
+            ["model.evaluation.stop: there is no class Confidnt; did you mean 'Confident'?"],
+        ),
         (["--seed_everything", "x"], ["a <class 'bool'> or a <class 'int'>. Got value: x"]),
         ([f"{STOP}.threshold", "0.9"], ["model.evaluation.stop: ", "StopRule is abstract"]),
         ([f"{RECIPE}.loss.betaa", "1"], ["model.recipe: ", "--loss.betaa=1"]),
