@@ -12,7 +12,7 @@ from tests.commands import ROOT
 from tests.pages import blocks, page, tables
 
 SEEDS = ("42", "43", "44")
-FREE_STOP, FRESH = 2, 4
+FREE_STOP, FRESH, UNTRAINED = 2, 4, 5
 """Places of these ways in the main job's table."""
 
 
@@ -66,6 +66,7 @@ def test_the_first_screen_has_the_numbers_of_the_main_job():
     assert all(main_gap(seed, key) in text for seed in SEEDS for key in ("gap", "gain"))
     best, free = (fmean(accuracies(way)) for way in (FRESH, FREE_STOP))
     assert f"**{best:.2f} instead of {free:.2f}**" in text
+    assert f"Before training the check reaches {fmean(accuracies(UNTRAINED)):.2f}" in text
     (shown,) = (block for block in blocks(page("docs/index.md"), "text"))
     assert all(" ".join(way) in " ".join(shown.split()) for way in ways("42"))
     assert main_gap("42") in shown
