@@ -58,7 +58,8 @@ def of_parser(error: BaseException) -> str:
     reason = reason.replace("Expected a dot import path string:", "there is no class")
     if wrong := re.fullmatch(r"there is no class (\w+)", reason):
         ours = [vars(module) for name, module in sys.modules.items() if "svr_lightning" in name]
-        reason += did_you_mean(wrong[1], {name for names in ours for name in names})
+        known = {k for names in ours for k, found in names.items() if isinstance(found, type)}
+        reason += did_you_mean(wrong[1], known)
     kinds = re.findall(r"- Expected a (<class .*|typing\.Literal.*)", str(error))
     if "Got value" in reason and kinds:  # the reason names the first of several types
         reason = reason.replace(kinds[0], " or a ".join(kinds))

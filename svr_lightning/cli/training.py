@@ -56,10 +56,10 @@ class Layer(jsonargparse.ActionConfigFile):  # type: ignore[name-defined,misc]
         """Merge a file or a text into ``cfg``."""
         file = os.path.isfile(values)
         try:
-            text = Path(values).read_text(encoding="utf-8") if file else values
-            if cfg.get("trainer.callbacks") and "callbacks" in _section(text, "trainer"):
+            layer = _sections(Path(values).read_text(encoding="utf-8") if file else values)
+            if cfg.get("trainer.callbacks") and "callbacks" in layer.get("trainer", {}):
                 rank_zero_info(f"{values} replaces trainer.callbacks; callbacks+ would add to them")
-            data = _section(text, "data")
+            data = layer.get("data", {})
             for part in data.keys() & {"train", "val", "test"}:
                 one_of_many = part != "train" and isinstance(data[part], dict)
                 require(not one_of_many, f"data.{part} is a list; write [{{...}}]")
@@ -83,14 +83,14 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _section(text: str, name: str) -> Mapping[str, Any]:
-    """The keys of a section of a configuration; none of a text that the parser will refuse."""
+def _sections(text: str) -> dict[str, Mapping[str, Any]]:
+    """The sections of a configuration; none of a text that the parser will refuse."""
     try:
         found = yaml.load(text, _Loader)  # noqa: S506  # a safe loader
     except yaml.YAMLError:
         return {}
-    section = found.get(name) if isinstance(found, dict) else None
-    return section if isinstance(section, dict) else {}
+    parts = found.items() if isinstance(found, dict) else ()
+    return {name: section for name, section in parts if isinstance(section, dict)}
 
 
 def _refusal(error: Exception, parser: LightningArgumentParser) -> str:
