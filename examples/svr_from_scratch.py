@@ -74,6 +74,7 @@ class Turn:
     truncated: bool  # q_t: it ran into MAX_TOKENS
     verdict: str  # v_t
     confidence: float  # c_t
+    check_format: float  # r_scfmt
 
 
 def user_message(problem: Problem, turns: list[Turn]) -> str:
@@ -102,26 +103,20 @@ CONFIDENCE = re.compile(r"\bCONFIDENCE: (\d+\.?\d*|\.\d+)")
 PRIOR = {"CORRECT": 0.8, "INCORRECT": 0.2, "UNSURE": 0.5}  # all of them below THRESHOLD
 
 
-def final_part(text: str) -> str:
-    """What counts: all that follows the reasoning, which may quote answers and self-checks."""
-    return text.rpartition("</think>")[2]
+def parse_self_check(text: str) -> tuple[str, float, float]:
+    """v_t, c_t, and r_scfmt: 1 for a block with both fields, 0 for a broken one, -1 for none.
 
-
-def parse_self_check(text: str) -> tuple[str, float]:
-    """(v_t, c_t): without a verdict UNSURE, without a confidence the verdict's prior."""
-    block = BLOCK.search(final_part(text))
-    scope = block[1] if block else final_part(text)
+    A missing verdict is read as UNSURE, a missing confidence as the verdict's prior.
+    """
+    final = text.rpartition("</think>")[2]  # the reasoning may quote other self-checks
+    block = BLOCK.search(final)
+    scope = block[1] if block else final
     word, number = VERDICT.search(scope), CONFIDENCE.search(scope)
     verdict = word[1] if word else "UNSURE"
-    return verdict, min(float(number[1]), 1.0) if number else PRIOR[verdict]
-
-
-def self_check_format(text: str) -> float:
-    """r_scfmt: 1 for a complete block with both fields, 0 for a broken one, -1 for none."""
-    block = BLOCK.search(final_part(text))
-    if block is None:
-        return 0.0 if "<self_check>" in final_part(text) else -1.0
-    return 1.0 if VERDICT.search(block[1]) and CONFIDENCE.search(block[1]) else 0.0
+    confidence = min(float(number[1]), 1.0) if number else PRIOR[verdict]
+    if "<self_check>" not in final:
+        return verdict, confidence, -1.0
+    return verdict, confidence, float(bool(block and word and number))
 
 
 def task_format(text: str) -> float:
@@ -132,36 +127,34 @@ def task_format(text: str) -> float:
 
 # 3. One trajectory. Training takes all its turns; inference stops at the first confident CORRECT.
 
-
-def stops(turn: Turn) -> bool:
-    """The gate: a complete answer, called CORRECT, with enough confidence."""
-    return not turn.truncated and turn.verdict == "CORRECT" and turn.confidence >= THRESHOLD
+Place = tuple[int | str, ...]  # step, problem, trajectory, turn: each has a seed of its own
 
 
 def refine(
-    model: Any, tokenizer: Any, problem: Problem, seeds: list[int], adaptive: bool = False
+    model: Any, tokenizer: Any, problem: Problem, place: Place, horizon: int, adaptive: bool = False
 ) -> list[Turn]:
-    """A turn for each seed, or fewer if the policy may stop."""
+    """One turn after another; each prompt shows the turn before."""
     turns: list[Turn] = []
-    for seed in seeds:
-        messages = [
-            {"role": "system", "content": SYSTEM},
-            {"role": "user", "content": user_message(problem, turns)},
-        ]
+    while len(turns) < horizon:
+        user = {"role": "user", "content": user_message(problem, turns)}
+        messages = [{"role": "system", "content": SYSTEM}, user]
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         prompt = list(tokenizer.encode(text, add_special_tokens=False))
-        tokens = sample(model, prompt, seed, tokenizer.eos_token_id)
+        tokens = sample(model, prompt, (*place, len(turns) + 1), tokenizer.eos_token_id)
         written = tokenizer.decode(tokens, skip_special_tokens=True)
-        cut_off = tokens[-1] != tokenizer.eos_token_id
-        turns.append(Turn(prompt, tokens, written, cut_off, *parse_self_check(written)))
-        if adaptive and stops(turns[-1]):
+        truncated = tokens[-1] != tokenizer.eos_token_id
+        turns.append(Turn(prompt, tokens, written, truncated, *parse_self_check(written)))
+        sure = turns[-1].verdict == "CORRECT" and turns[-1].confidence >= THRESHOLD
+        if adaptive and sure and not truncated:
             break
     return turns
 
 
 @torch.no_grad()
-def sample(model: Any, prompt: list[int], seed: int, eos: int) -> list[int]:
+def sample(model: Any, prompt: list[int], place: Place, eos: int) -> list[int]:
     """A completion, token by token, by inverting each distribution at a uniform number."""
+    key = "\0".join(map(str, (SEED, *place, 0, "generate")))
+    seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
     generator = torch.Generator().manual_seed(seed)
     draws = torch.rand(MAX_TOKENS, generator=generator, dtype=torch.float64)
     tokens: list[int] = []
@@ -175,41 +168,30 @@ def sample(model: Any, prompt: list[int], seed: int, eos: int) -> list[int]:
     return tokens
 
 
-def seeds_of(step: int, problem: Problem, trajectory: int, turns: int) -> list[int]:
-    """Every turn has a seed of its own, the same one whatever was drawn before."""
-    place = f"{SEED}\0{step}\0{problem.id}\0{trajectory}"
-    keys = [f"{place}\0{turn}\0{0}\0generate" for turn in range(1, turns + 1)]
-    digests = [hashlib.sha256(key.encode()).digest() for key in keys]
-    return [int.from_bytes(digest[:8], "big") >> 1 for digest in digests]
-
-
 # 4. The reward. Only here does the label y_t matter.
+
+# By (y_{t-1}, y_t): +0.3 for getting better and -0.3 for getting worse; on top of that, +0.3 if a
+# correct answer is kept, -0.5 if it is lost, and -0.3 if a wrong answer stays wrong.
+PROGRESS = {(0, 1): 0.3, (1, 1): 0.3, (1, 0): -0.3 - 0.5, (0, 0): -0.3}
 
 
 def rewards(turns: list[Turn], problem: Problem) -> list[float]:
     """r_t = solve + verify + format of every turn, with the paper's coefficients."""
+    labels = [int(TASK.grade(turn.text, problem)) for turn in turns]
     earned: list[float] = []
-    before: bool | None = None
-    for turn in turns:
-        y, q, c = TASK.grade(turn.text, problem), turn.truncated, turn.confidence
+    for turn, y, before in zip(turns, labels, [None, *labels], strict=False):
+        q, c = turn.truncated, turn.confidence
         says_right, says_wrong = turn.verdict == "CORRECT", turn.verdict == "INCORRECT"
-
         absolute = y * (1 - 0.5 * min(len(turn.tokens), LENGTH_SCALE) / LENGTH_SCALE)
-        progress = 0.0
-        if before is not None:
-            kept, lost, failed = before and y, before and not y, not before and not y
-            progress = 0.3 * (y - before) + 0.3 * kept - 0.5 * lost - 0.3 * failed
-        solve = absolute + progress - 0.5 * q
-
+        solve = absolute + PROGRESS.get((before, y), 0.0) - 0.5 * q  # no progress at turn 1
         verify = (
             0.5 * (1 - (c - y) ** 2)  # calibration: a Brier score
             - 0.8 * c * (says_right and not y)  # overconfidence
             + 0.2 * (says_wrong and not y)  # an error detected
             + 0.3 * c * (says_right and y)  # ready to stop
         )
-        form = 0.4 * (task_format(turn.text) + self_check_format(turn.text))
+        form = 0.4 * (task_format(turn.text) + turn.check_format)
         earned.append(solve + (0.0 if q else verify) + form)
-        before = y
     return earned
 
 
@@ -243,30 +225,23 @@ def sequence_loss(policy: Any, reference: Any, turn: Turn, advantage: float) -> 
 
 def make_optimizer(policy: torch.nn.Module, lr: float = LR) -> torch.optim.Optimizer:
     """AdamW, without weight decay on norms and biases."""
-    matrices = [p for p in policy.parameters() if p.ndim >= 2]
-    vectors = [p for p in policy.parameters() if p.ndim < 2]
-    decayed = {"params": matrices, "weight_decay": WEIGHT_DECAY}
-    return torch.optim.AdamW(
-        [decayed, {"params": vectors, "weight_decay": 0.0}], lr=lr, betas=BETAS
-    )
+    groups = [
+        {"params": [p for p in policy.parameters() if p.ndim >= 2], "weight_decay": WEIGHT_DECAY},
+        {"params": [p for p in policy.parameters() if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=lr, betas=BETAS)
 
 
 def train_step(
     policy: Any, reference: Any, tokenizer: Any, optimizer: Any, problems: list[Problem], step: int
 ) -> tuple[list[tuple[list[Turn], list[float], float]], float]:
-    """G trajectories for each problem, then one update; returns what was seen, and the loss.
-
-    Of each trajectory: its turns, their rewards and its advantage.
-    """
+    """One update; returns turns, rewards and advantage of each trajectory, and the loss."""
     seen: list[tuple[list[Turn], list[float], float]] = []
     for problem in problems:
-        group = [
-            refine(policy, tokenizer, problem, seeds_of(step, problem, i, HORIZON))
-            for i in range(GROUP)
-        ]
+        places: list[Place] = [(step, problem.id, i) for i in range(GROUP)]
+        group = [refine(policy, tokenizer, problem, place, HORIZON) for place in places]
         earned = [rewards(turns, problem) for turns in group]
-        returns = [fmean(one) for one in earned]
-        seen += zip(group, earned, advantages(returns), strict=True)
+        seen += zip(group, earned, advantages([fmean(one) for one in earned]), strict=True)
     losses = [sequence_loss(policy, reference, turns[-1], a) for turns, _, a in seen]
     loss = torch.stack(losses).mean()
     optimizer.zero_grad()
@@ -294,9 +269,10 @@ def main() -> None:
         print(f"step {step + 1}  mean return {fmean(fmean(earned) for _, earned, _ in seen):+.3f}")
 
     problem = TASK.from_row(generate("test")[0])
-    seeds = seeds_of(steps, problem, 0, MAX_TURNS)
     print(problem.question)
-    for turn in refine(policy, tokenizer, problem, seeds, adaptive=True):
+    for turn in refine(
+        policy, tokenizer, problem, (steps, problem.id, 0), MAX_TURNS, adaptive=True
+    ):
         print(f"\n{turn.text}\n({'right' if TASK.grade(turn.text, problem) else 'wrong'})")
 
 

@@ -129,8 +129,8 @@ COMPLETIONS = [
 def test_the_method_written_out_reads_as_the_package_does(text):
     part = text[scratch.TASK.read(text).check :]
     check = svr.parse_self_check(part)
-    assert scratch.parse_self_check(text) == (check.verdict, check.confidence)
-    assert scratch.self_check_format(text) == svr.self_check_format_score(part)
+    form = svr.self_check_format_score(part)
+    assert scratch.parse_self_check(text) == (check.verdict, check.confidence, form)
     assert scratch.task_format(text) == scratch.TASK.format_score(text)
 
 
