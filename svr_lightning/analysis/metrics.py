@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from svr_lightning.analysis.intervals import effective_size, wilson_interval
-from svr_lightning.analysis.records import SampleRecord
-from svr_lightning.analysis.table import TurnTable, problem_table, turn_tables
+from svr_lightning.analysis.table import TurnTable, problem_table
 from svr_lightning.core.metrics import DEFINITIONS, METRIC_NAMES
 from svr_lightning.files import finite
 
@@ -59,19 +58,6 @@ def measure(table: TurnTable) -> dict[str, Any]:
     size = effective_size(correct, table.cluster)
     interval = wilson_interval(values["accuracy"] or 0.0, size)
     return {**values, "n": len(table.ids), "accuracy_ci95": interval}
-
-
-def defined_values(records: Sequence[SampleRecord]) -> dict[str, float]:
-    """The metrics of one data set's records, as far as they are defined.
-
-    Raises:
-        ValueError: if they are of several data sets, or a turn has no label.
-    """
-    tables = list(turn_tables(records).values())
-    if len(tables) != 1:
-        raise ValueError(f"records of one data set are needed; these are of {len(tables)}")
-    values = measure(tables[0])
-    return {name: values[name] for name in METRIC_NAMES if values.get(name) is not None}
 
 
 def named_metrics(stage: str, results: Mapping[str, Any]) -> dict[str, float]:

@@ -164,7 +164,7 @@ def test_every_command_of_the_documentation_runs_in_small_or_resolves(command, c
 
 RUN_ELSEWHERE = re.compile(
     r"$|#|make |pip install|\. \.venv|curl |tensorboard |export MINE_API_KEY|PYTHONPATH="
-    r"|python (-m (pytest|tools\.|experiments\.)|examples/|turn_length\.py)|inspect eval|OMP_NUM"
+    r"|python (-m (pytest|tools\.|experiments\.)|examples/|turn_length\.py)|OMP_NUM"
     r"|svr |.*# needs (a GPU|GPUs)"
 )
 """Commands that CI calls, that tests of their own run, or that need a GPU."""
