@@ -55,7 +55,7 @@ class SVRRollouts:
     """
 
     reward_weights = (1.0, 0.0)
-    """Of :attr:`reward_funcs`: the second is only logged."""
+    """Weights of :attr:`reward_funcs`: the second is only logged."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ _BETS = np.arange(1, 21) / 20
 
 
 _WORST = {"pse": "early", "wrong_accepted": "accepted"}
-"""By promise, the rate of answers that would count if all were wrong: of the others, all do."""
+"""The rate of answers that count against a promise if all are wrong; for other promises, all do."""
 
 
 # --- what rules do ------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ class Replayed:
     def of(
         cls, rule: Confident, columns: Mapping[str, NDArray[Any]], cluster: NDArray[np.int64]
     ) -> "Replayed":
-        """From [N] columns over problems."""
+        """Averages [N] columns over each cluster's problems."""
         size = cluster_sums(np.ones(len(cluster)), cluster)
         means = {name: cluster_sums(column, cluster) / size for name, column in columns.items()}
         return cls(rule=rule, columns=means, single=bool((size == 1).all()))
@@ -210,7 +210,7 @@ class Candidate:
     level: float
     """Level at which it was tested; 0 if it was not tested."""
     p_values: dict[str, float]
-    """By promise."""
+    """The p-value of each promise, by name."""
     certified: bool
 
 

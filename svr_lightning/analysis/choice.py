@@ -20,7 +20,7 @@ from svr_lightning.analysis.table import Bools, Floats, Ints
 
 SPLITS = 20
 RESAMPLES = 400
-"""Of intervals that include a choice: each resample chooses 2 x :data:`SPLITS` times."""
+"""Resamples of intervals that include a choice: each chooses 2 x :data:`SPLITS` times."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +147,7 @@ def _best(right: Floats, cost: Floats, limit: Floats) -> Ints:
 def best_within(
     ways: Mapping[str, Options], budget: Floats | float, cluster: Ints
 ) -> dict[str, Chosen | None]:
-    """By name, the best option of each way within one budget; see :func:`choose`."""
+    """The best option of each way within one budget, by name; see :func:`choose`."""
     draws = draw(cluster)
     return {name: choose(options, [budget], draws)[0] for name, options in ways.items()}
 

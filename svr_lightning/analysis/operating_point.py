@@ -19,7 +19,7 @@ from svr_lightning.files import write_json
 
 OPERATING_POINT = "operating_point.json"
 SCHEMA_VERSION: Literal[2] = 2
-"""Of a certificate. One of another version is refused."""
+"""Version of a certificate's file; another one is refused."""
 _OWN = "threshold"
 """The field that an operating point has beside those of its certificate."""
 
@@ -31,7 +31,7 @@ class Limit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a promise says: the mean loss of new problems is at most ``limit``."""
 
     name: Name
-    """Of the rate, see :class:`~svr_lightning.analysis.certificates.Replayed`; ``wrong`` is 1 minus
+    """The rate, see :class:`~svr_lightning.analysis.certificates.Replayed`; ``wrong`` is 1 minus
     the accuracy."""
     limit: float
     bound: float = 1.0
@@ -51,7 +51,7 @@ class Certificate(Struct, frozen=True, kw_only=True):
     schema_version: Literal[2]
     certified: _Chosen
     options: dict[str, Any] = field(name="rule")
-    """Of the rule, beside the threshold."""
+    """The rule's options beside the threshold."""
     promised: Annotated[tuple[Limit, ...], Meta(min_length=1)] = field(name="promises")
     max_turns: int
     confidence: float

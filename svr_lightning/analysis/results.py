@@ -71,11 +71,11 @@ class Evaluation:
 
     samples: Path
     records: list[SampleRecord]
-    """None of a log."""
+    """Empty for a log."""
     tables: dict[str, TurnTable]
-    """By data set."""
+    """The recorded turns of each data set, by name."""
     config: Mapping[str, Any]
-    """Of the run; empty without a results file."""
+    """The run's configuration; empty without a results file."""
 
     @property
     def rule(self) -> StopRule:
@@ -272,7 +272,7 @@ class Journal:
     def __init__(self, path: Path, fingerprint: str) -> None:
         self.path = path
         self.entries: dict[tuple[str, str], SampleRecord] = {}
-        """By data set and problem id."""
+        """The record of each finished problem, by data set and problem id."""
         path.parent.mkdir(parents=True, exist_ok=True)
         head = json.dumps({"fingerprint": fingerprint}).encode() + b"\n"
         content = path.read_bytes() if path.exists() else b""

@@ -19,9 +19,9 @@ from svr_lightning.core.stopping import (
 )
 
 CERTAINTIES = (0.8, 0.9, 0.95, 0.99, 1.0)
-"""Of majorities; 0.95 is the value of adaptive consistency."""
+"""How sure a majority must be; 0.95 is the value of adaptive consistency."""
 ALTERNATIVES = (3, 30)
-"""Wrong answers that a turn could give, of posteriors."""
+"""Numbers of wrong answers that a turn could give, for posteriors."""
 _SCORES: Mapping[str, tuple[Score, bool]] = {
     "verdict and confidence": ("confidence", True),
     "confidence": ("confidence", False),
@@ -180,7 +180,7 @@ def outcomes(
 def families(
     table: TurnTable, max_turns: int, horizons: Sequence[int] = ()
 ) -> dict[str, list[tuple[AnyRule, int]]]:
-    """By name, rules with each T_max of ``horizons``.
+    """Families of rules by name, each rule with each T_max of ``horizons``.
 
     Scores that were not recorded, and repetition in a single turn, are left out. Thresholds are
     quantiles of the table's scores. Without ``horizons``: 1 to ``max_turns``.

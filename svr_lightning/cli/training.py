@@ -193,8 +193,8 @@ class SVRCommandLine(LightningCLI):
 
     def _take_questions(self, config: Namespace) -> None:
         """Make each ``--question`` an entry of ``data.questions``."""
-        asked = config.pop("question") or []
-        config.data.questions = [*(config.data.questions or []), *asked]
+        given = config.pop("question") or []
+        config.data.questions = [*(config.data.questions or []), *given]
         task, policy = config.data.questions_task, config.model.policy.path
         made_for = _TASK_OF_EMBEDDED.get(policy, task)
         require(

@@ -29,10 +29,10 @@ from svr_lightning.rollout.driver import completion_of
 from svr_lightning.rollout.rendering import Renderer
 
 RETRIES = Retries(tries=3, first_delay=0.2, timeout=None, patience=5.0)
-"""Of requests to another server. A limit on one try is the request's own; if the server asks for a
-longer wait than ``patience``, the client gets the error."""
+"""How requests to another server are repeated. A limit on one try is the request's own; if the
+server asks for a longer wait than ``patience``, the client gets the error."""
 _CONNECTIONS = 256
-"""To another server, at most."""
+"""Most connections to another server."""
 
 
 class Backend(ABC):

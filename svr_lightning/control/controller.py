@@ -51,7 +51,7 @@ LONGEST_TEXT = 2**20
 """Characters of a completion that are read; a longer one counts as cut off."""
 
 Client = Callable[[list[Message], int], Any]
-"""From messages and a completion limit in tokens to a reply, or to an awaitable of one. A reply is
+"""Takes messages and a completion limit in tokens; returns a reply, or an awaitable of one. It is
 text; text and whether it was cut off; a chat completion as a mapping or as an object with
 ``model_dump`` (OpenAI SDK, LiteLLM); or an httpx response."""
 OnTurn = Callable[[Turn], None]
@@ -112,7 +112,7 @@ class Unused(NamedTuple):
     calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    """Of cancelled calls as many as the others took in the same time: no server says."""
+    """Those of cancelled calls are estimated from the time that they ran: no server counts them."""
 
 
 NOTHING = Unused()
@@ -147,12 +147,12 @@ class Result:
 
     @property
     def prompt_tokens(self) -> int:
-        """Of all turns, and of calls that became none; 0 if it is not known."""
+        """Prompt tokens of all turns and of calls that gave no turn; 0 if they are not known."""
         return self.unused.prompt_tokens + sum(t.completion.prompt_tokens for t in self.turns)
 
     @property
     def completion_tokens(self) -> int:
-        """Likewise."""
+        """Completion tokens of the same calls; 0 if they are not known."""
         own = sum(turn.completion.completion_tokens for turn in self.turns)
         return self.unused.completion_tokens + own
 
@@ -181,7 +181,7 @@ class Controller:
     _: KW_ONLY
     rule: StopRule = field(default_factory=Confident)
     max_turns: int = 10
-    """T_max."""
+    """T_max, the most turns of a question."""
     max_completion_tokens: int | None = None
     """Completion limit of a turn; None takes the task's."""
     max_tokens: int | None = None
@@ -246,7 +246,7 @@ class Controller:
 
     @property
     def completion_limit(self) -> int:
-        """Of a turn, in tokens."""
+        """The most completion tokens of a turn."""
         return self.max_completion_tokens or self._task.max_completion_tokens
 
     def first_prompt(self, question: str, context: Sequence[Message] = ()) -> list[Message]:
@@ -267,7 +267,7 @@ class Controller:
         """
         work = self._solve(question, on_turn, context, _CallsNow(self.client))
         try:
-            work.send(None)  # in which nothing waits
+            work.send(None)  # a synchronous client never suspends it
         except StopIteration as end:
             result: Result = end.value
             return result
@@ -319,10 +319,10 @@ class Controller:
             left = math.inf if self.max_tokens is None else self.max_tokens - used
             if left <= 0:
                 return None, f"limit of {self.max_tokens} tokens", None
-            asked = limited(prompt, int(min(self.completion_limit, left)))
-            asked = asked._replace(messages=in_context(asked.messages, context))
+            request = limited(prompt, int(min(self.completion_limit, left)))
+            request = request._replace(messages=in_context(request.messages, context))
             try:
-                completion = await calls.next(asked, deadline, self.max_turns - len(turns))
+                completion = await calls.next(request, deadline, self.max_turns - len(turns))
                 if completion is None:
                     return None, f"limit of {self.seconds:g} seconds", None
                 if left < math.inf and completion.text and not completion.completion_tokens:
@@ -369,7 +369,7 @@ class _Calls:
     def __init__(self, client: Client, at_once: int = 1) -> None:
         self._client, self._at_once = client, at_once
         self._running: dict[asyncio.Task[AnyCompletion], float] = {}
-        """With the time of its start, in seconds."""
+        """Each running call, with the time of its start in seconds."""
         self._taken = 0.0
         """Seconds of calls that were completed."""
 

@@ -43,9 +43,9 @@ class Controls(Struct, forbid_unknown_fields=True):
     """What a request may set of the controller: the field ``svr`` of its body."""
 
     threshold: float | None = None
-    """Of the rule Confident."""
+    """The threshold of the rule Confident."""
     max_turns: Tokens | None = None
-    """At most the server's."""
+    """T_max, at most the server's."""
 
 
 class _StreamOptions(Struct):
@@ -106,7 +106,7 @@ class ChatRequest(Struct):
         return [message.plain for message in self.messages[:-1]]
 
     def sampling(self, most: int) -> Decoding:
-        """Of every turn, with at most so many tokens."""
+        """How every turn is drawn, with at most ``most`` tokens."""
         greedy = not self.temperature  # whatever the others say
         return Decoding(
             max_completion_tokens=min(
@@ -263,7 +263,7 @@ def answer_json(head: dict[str, Any], result: Result, svr: dict[str, Any]) -> di
 
 
 def events(answer: dict[str, Any], *, include_usage: bool) -> str:
-    """The same answer as server-sent events: its message, how it ended, and its usage if wanted.
+    """An answer as server-sent events: its message, how it ended, and its usage if wanted.
 
     Some clients read lines of 64 KB at most: the text comes in pieces, and the turns without texts.
     """

@@ -49,26 +49,26 @@ Seconds = Annotated[float, Meta(gt=0, le=10**9)]
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The limits of a server. Sizes are in bytes."""
+    """The limits of a server."""
 
     body: Count = 2**20
-    """Of a request."""
+    """Most bytes of a request's body."""
     requests: Count = 256
-    """In progress; further ones get 429."""
+    """Requests in progress; further ones get 429."""
     seconds: Seconds = 600.0
-    """For a request with all its turns."""
+    """Time for a request with all its turns."""
     transfer_seconds: Seconds = 30.0
-    """For a request's body to arrive."""
+    """Time for a request's body to arrive."""
     comment_seconds: Seconds = 15.0
-    """Between two comments in a stream whose question is not answered yet."""
+    """Time between two comments in a stream whose question is not answered yet."""
     connections: Count = 512
-    """Open ones; for another one, the one that has waited longest for a request is closed."""
+    """Open connections; for another one, that which has waited longest for a request is closed."""
     head: Count = 2**15
-    """Of a request's header."""
+    """Most bytes of a request's header."""
     head_seconds: Seconds = 10.0
-    """For a request's header to arrive on a new connection."""
+    """Time for a request's header to arrive on a new connection."""
     idle_seconds: Seconds = 75.0
-    """Between two requests of a connection."""
+    """Time between two requests of a connection."""
 
 
 class ChatServer:
@@ -179,7 +179,7 @@ class ChatServer:
             return
         except (Exception, asyncio.CancelledError) as error:
             response = _refusal(request, _as_refusal(error))
-        if stream.begun:
+        if stream.started:
             await stream.end(response)
         else:
             await response(scope, receive, send)
@@ -273,12 +273,12 @@ class _Stream:
     """An answer that begins before it is known, since some hops close a connection that is idle."""
 
     def __init__(self, send: Send) -> None:
-        self._send, self.begun = send, False
+        self._send, self.started = send, False
 
     async def comment(self) -> None:
         """Send what clients skip. From the first on, an error has no status of its own."""
-        if not self.begun:
-            self.begun = True
+        if not self.started:
+            self.started = True
             headers = {"content-type": f"{_EVENTS}; charset=utf-8", **_STREAMED}
             raw = [(name.encode(), value.encode()) for name, value in headers.items()]
             await self._send({"type": "http.response.start", "status": 200, "headers": raw})

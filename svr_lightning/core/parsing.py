@@ -76,9 +76,9 @@ class Reading(NamedTuple):
 
     answer: str | None
     start: int = 0
-    """Of the final part: what follows the last ``</think>``, or the whole completion."""
+    """Where the final part begins: behind the last ``</think>``, or at 0."""
     check: int = 0
-    """From here on the self-check is read."""
+    """Where the part begins from which the self-check is read."""
 
 
 def final_part(text: str) -> str:
@@ -230,7 +230,7 @@ def without_spans(text: str, open_tag: str, close_tag: str) -> str:
 def _spans(
     text: str, open_tag: str, close_tag: str, position: int = 0
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Of every complete span from ``position`` on: its start, its content's, and their ends."""
+    """Start, content's start, content's end and end of every complete span from ``position`` on."""
     opening, closing = _tag(open_tag), _tag(close_tag)
     while (first := opening.search(text, position)) and (last := closing.search(text, first.end())):
         yield first.start(), first.end(), last.start(), last.end()

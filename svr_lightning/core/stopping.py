@@ -214,7 +214,7 @@ class Posterior(StopRule):
         return next(i for i, t in enumerate(turns, 1) if t.answer == best and not t.truncated)
 
     def probabilities(self, turns: Sequence[StopSignals]) -> dict[int, float]:
-        """By answer, in the order in which they were first given, the probability of each.
+        """The probability of each answer, in the order in which answers were first given.
 
         Truncated turns and unreadable answers do not count. Confidences are kept within
         [0.01, 0.99], so that none decides alone.

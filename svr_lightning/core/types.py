@@ -151,7 +151,7 @@ class RemoteCompletion:
     prompt_tokens: int = 0
     """As counted by the server, with the tokens of its chat template; 0 if it is not known."""
     completion_tokens: int = 0
-    """Likewise."""
+    """As counted by the server; 0 if it is not known."""
     tokens: tuple[tuple[str, float], ...] = ()
     """Text and log-probability of each sampled token; empty if the server gave none."""
 

@@ -70,7 +70,7 @@ class Engine(ABC):
     version: int
     """Optimizer steps of the weights served now; -1 before the first sync."""
     dtype: Optional["torch.dtype"]
-    """In which the weights are served, known from :meth:`start` on; None if it has none."""
+    """Type of the served weights, known from :meth:`start` on; None where it is not known."""
     max_batch: int
     """Requests that it runs at the same time; known from :meth:`start` on."""
     holds_copy: bool = False

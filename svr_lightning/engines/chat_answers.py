@@ -27,7 +27,7 @@ _OTHER_CLOSE = re.compile(
 )
 """What ends the reasoning of other models, where a server leaves it in the content."""
 _CUT = re.compile(r"length|limit|max.*token|context|incomplete|truncat")
-"""In the words for a completion that reached a limit, in small letters."""
+"""Found in a finish reason, in small letters, if the completion reached a limit."""
 _REFUSED = re.compile(
     r"filter|refus|safety|recitation|prohibited|blocklist|spii|guardrail|sensitive|toxic"
 )

@@ -179,13 +179,13 @@ class Connections:
 
 def _through(url: str) -> str:
     """Names the proxy that requests to an address take, without its password."""
-    asked, proxies = httpx.URL(url), getproxies()
-    found = proxies.get(asked.scheme) or proxies.get("all") or ""
+    target, proxies = httpx.URL(url), getproxies()
+    found = proxies.get(target.scheme) or proxies.get("all") or ""
     proxy = httpx.URL(found if "://" in found else f"http://{found}")
-    if not proxy.host or proxy_bypass(asked.host):
+    if not proxy.host or proxy_bypass(target.host):
         return ""
     named = one_line(f"{proxy.scheme}://{proxy.host}:{proxy.port or ''}").rstrip(":")
-    return f" (through the proxy {named} of the environment; NO_PROXY={asked.host} avoids it)"
+    return f" (through the proxy {named} of the environment; NO_PROXY={target.host} avoids it)"
 
 
 def read_key(variable: str | None, option: str, *, needed: bool = True) -> str | None:

@@ -19,7 +19,7 @@ PATH = "/chat/completions"
 SEEDS = 2**31
 """Seeds are smaller: some servers take 32 bits with a sign."""
 Fields = Mapping[str, str | None]
-"""From fields of a request to what a server calls them; None leaves a field out."""
+"""What a server calls fields of a request; None leaves a field out."""
 _SENT = ("max_tokens", "temperature", "top_p", "seed", "top_k", "chat_template_kwargs", "logprobs")
 
 

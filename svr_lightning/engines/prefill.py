@@ -23,8 +23,8 @@ SHARED = 16
 
 Tokens = tuple[int, ...]
 Forward = Callable[[list[list[int]], list[int], DynamicCache], Tensor]
-"""From [B, T] tokens, the [B] lengths of the prompts that end with them, and a cache of what stands
-before them, to which they are added, to [B, V] scores of the next tokens."""
+"""Takes [B, T] tokens, the [B] lengths of the prompts that end with them, and a cache of what
+stands before them, to which they are added; returns [B, V] scores of the next tokens."""
 
 
 class _End(NamedTuple):

@@ -34,7 +34,7 @@ from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.files import check_folder
 
 LOGPROBS_MODE = "processed_logprobs"
-"""The servers', so that log-probabilities are those at the sampling temperature."""
+"""What servers must be started with: log-probabilities are then at the sampling temperature."""
 _UNREADABLE = (ValueError, RecursionError)  # msgspec's errors are ValueErrors
 T = TypeVar("T")
 
@@ -256,7 +256,7 @@ class Facts(NamedTuple):
     """What a server reports of itself."""
 
     dtype: torch.dtype
-    """Of its weights."""
+    """Type of its weights."""
     wrapped: bool
     """Its model wraps the text decoder in a multimodal class."""
     slots: int

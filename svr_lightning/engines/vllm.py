@@ -33,9 +33,9 @@ RELEASE = "0.32"
 CPU_CACHE_BYTES = 256 * 2**20
 """KV cache on a CPU, where a share of the memory would be that of the whole machine."""
 MOST_SEQUENCES = 1024
-"""Limit of completions that run at the same time."""
+"""Most completions that run at the same time in a training."""
 EVALUATED_SEQUENCES = 256
-"""The same in evaluations, which use few of vLLM's 1024; each start captures graphs for all."""
+"""Most in an evaluation, which uses few of vLLM's 1024; each start captures graphs for all."""
 CPU_BATCHED_TOKENS = 8192
 """Tokens of one engine step on a CPU; a prompt has to fit into what is left of them."""
 _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}

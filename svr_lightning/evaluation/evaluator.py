@@ -36,7 +36,7 @@ from svr_lightning.rollout.rendering import Renderer
 
 OnTurn = Callable[[Problem, Turn], None]
 Sampling = Callable[[int], AbstractContextManager[None]]
-"""From an optimizer step to the context in which the engine serves the weights of that step."""
+"""Takes an optimizer step; returns the context in which the engine serves its weights."""
 
 
 class Evaluator:

@@ -27,8 +27,8 @@ from svr_lightning.recipes.dialogues import Dialogue, Neutral, RolloutFn, chain
 PLACE = "model.recipe.init_args"
 
 RewardFunction = Callable[[Sequence[ScoredTurn]], Sequence[Reward | float]]
-"""From the [T] scored turns of one trajectory, with their texts and their problem, to a reward for
-each: named terms, or a number."""
+"""Takes the [T] scored turns of one trajectory, with their texts and their problem; returns a
+reward for each: named terms, or a number."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,7 @@ RolloutFn = Generator[PromptRequests, Sequence[AnyCompletion], Any]
 :class:`Trajectory` or a list of them."""
 
 ScoresOf = Callable[[AnyCompletion, Reading], TokenScores]
-"""From a completion and what is read of it to the policy's probabilities of them."""
+"""Takes a completion and what is read of it; returns the policy's probabilities of both."""
 
 
 def limited(prompt: Prompt, limit: int) -> PromptRequest:
@@ -73,7 +73,7 @@ class Dialogue(ABC):
     """Whether a prompt shows whether an answer is correct. Logs and results then say so."""
 
     def __repr__(self) -> str:
-        """The same text in every process, since journals compare it."""
+        """A text that is equal in every process, since journals compare it."""
         return f"{type(self).__module__}.{type(self).__qualname__}()"
 
     @abstractmethod

@@ -89,7 +89,7 @@ def _encoded(svg: str) -> str:
 
 
 def _listing(methods: Sequence[Method]) -> Iterator[tuple[str, list[Filed]]]:
-    """Of each method's first seed and each class a heading, and some trajectories."""
+    """A heading and some trajectories for each class of each method's first seed."""
     for method in methods:
         found = list(trajectories(method.runs[0]))
         count = Counter(kind for _, kinds in found for kind in kinds)

@@ -23,7 +23,7 @@ class Run:
     """One seed of a method; its data sets may come from several samples files."""
 
     seed: str
-    """Of the configuration, or the place among the method's runs."""
+    """The configuration's seed, or the place among the method's runs."""
     sources: Sequence[Evaluation]
     tables: dict[str, TurnTable]
     """Under ``rule`` if the run is complete, else as they were recorded."""

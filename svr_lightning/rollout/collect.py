@@ -19,11 +19,11 @@ MAX_ATTEMPTS = 3
 ResampleMode = Literal["top_up", "batch", "off"]
 
 RollOut = Callable[[Sequence[Problem], int], list[Group]]
-"""From problems and the attempt number to one group per problem."""
+"""Takes problems and the attempt number; returns one group per problem."""
 
 FreshProblems = Callable[[int, int, frozenset[str]], list[Problem]]
-"""From the number of a draw, a count and ids to leave out to that many training problems. Equal
-numbers give the same order of problems, from which the ids are left out."""
+"""Takes the number of a draw, a count and ids to leave out; returns so many training problems.
+Equal numbers give the same order of problems, from which the ids are left out."""
 
 Graded = list[tuple[Trajectory, list[ScoredTurn]]]
 """The trajectories of one program with their turns' labels."""

@@ -122,7 +122,7 @@ def check_reference(problem: Problem) -> None:
 
 
 Formats = Callable[[Task, str], tuple[float, float]]
-"""From a task and a completion's text to r_taskfmt and r_scfmt."""
+"""Takes a task and a completion's text; returns r_taskfmt and r_scfmt."""
 
 
 def score_turns(problem: Problem, turns: Sequence[Turn], formats: Formats) -> list[ScoredTurn]:

@@ -26,7 +26,7 @@ CPU_SECONDS = 1.0
 MEMORY = 2**30
 """Bytes of address space."""
 MAX_CHARACTERS = 400
-"""Of an answer; longer ones are not compared."""
+"""The most characters of an answer; longer ones are not compared."""
 RELATIVE = 1e-5
 """Relative tolerance where one of two numbers has a decimal point; all others are exact."""
 

@@ -68,7 +68,7 @@ class WordProblem:
 
     story: Story
     quantities: Mapping[str, int]
-    """Of every letter in the story, and ``d`` of the distractor."""
+    """The quantity of every letter in the story, and of the distractor's ``d``."""
     people: tuple[str, str]
     distracted: int
     """Where the distractor stands: 0 nowhere, 1 before the story, 2 before the question."""

@@ -109,8 +109,8 @@ class ReferenceConfig:
     every: int = 40
     """Optimizer steps between two mixes; 0 keeps the reference where it began."""
     dtype: Literal["bfloat16"] | None = None
-    """Of the reference's weights: bfloat16 halves what they take where the policy's are fp32, and
-    rounds its log-probabilities and each mix. None is the policy's own type."""
+    """Type of the reference's weights. bfloat16 halves their memory where the policy's are fp32,
+    and rounds its log-probabilities and each mix. None is the policy's own type."""
 
     def __post_init__(self) -> None:
         require(0 <= self.mix <= 1, f"model.reference.mix={self.mix} must lie in [0, 1]")

@@ -114,12 +114,12 @@ class SVRDataModule(LightningDataModule):
         self.seed = seed
         self.on_bad_row = on_bad_row
         self.questions = list(questions or [])
-        asked = DataSource(name="questions", task=questions_task, path="data.questions")
+        own = DataSource(name="questions", task=questions_task, path="data.questions")
         self.sources: dict[Split, list[DataSource]] = {
             "train": [train] if train else [],
             "val": list(val or []),
             "test": list(test or []),
-            "predict": [asked] if self.questions else [],
+            "predict": [own] if self.questions else [],
         }
         for part, sources in self.sources.items():
             sources[:] = [_with_local_file(source, local_files or {}) for source in sources]

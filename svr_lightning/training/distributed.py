@@ -61,7 +61,7 @@ def failing_together(trainer: Any) -> Iterator[None]:
 
 
 def _end_all(trainer: Any) -> None:
-    """From the first process, end the others at once. This one has some time to clean up."""
+    """On the first process, end the others at once. This one has some time to clean up."""
     launcher = trainer.strategy.launcher
     if trainer.global_rank == 0 and launcher is not None:
         launcher.kill(signal.SIGKILL)  # without effect where something else started them

@@ -58,7 +58,7 @@ class PolicyModule(LightningModule):
     serving: PolicyEngine
     """Keeps the policy's weights in the engine. With a server there are neither."""
     evaluator: Evaluator
-    """From :meth:`configure_model` on, if there is a trainer."""
+    """Set by :meth:`configure_model`, if there is a trainer."""
     trajectories_per_engine: int | None = None
     """Trajectories of one rollout on this process; None where nothing trains."""
 

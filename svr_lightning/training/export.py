@@ -16,7 +16,7 @@ from svr_lightning.engines import lora
 from svr_lightning.files import write_json
 
 SETTINGS = "svr.json"
-"""In a policy's folder: a configuration that prompts it as in training."""
+"""The file in a policy's folder with a configuration that prompts it as in training."""
 _RENDERING = ("chat_template_kwargs", "max_prompt_tokens", "max_model_len")
 
 

@@ -133,7 +133,7 @@ class SVRModule(PolicyModule):
         self.micro_batch_size = micro_batch_size
         self.reference = None
         self.groups: list[Group] = []
-        """Of the latest rollout, for observers."""
+        """The groups of the latest rollout, for observers."""
         self._prompt_shown = self._warned_of_nothing = False
 
     # --- before the first step ------------------------------------------------------------------

@@ -53,8 +53,8 @@ class DataSource:
     """Hub id; or a .json, .jsonl, .csv or .parquet file; or a folder of such files; or
     ``embedded:countdown-tiny`` or ``embedded:arithmetic-tiny``."""
     split: str = "train"
-    """Of a hub data set, a folder or an embedded set, as ``datasets`` finds it by the names of
-    files. A single file is read whole."""
+    """The split of a hub data set, a folder or an embedded set, as ``datasets`` finds it by the
+    names of files. A single file is read whole."""
     subset: str | None = None
     """The hub's configuration name (``main`` of openai/gsm8k), or a folder's sub-folder."""
     revision: str | None = None
@@ -64,7 +64,7 @@ class DataSource:
     limit: int | None = None
     """Only the first rows, after ``select``."""
     orders: int = 2
-    """Of the embedded Countdown: in how many orders of its numbers each problem occurs."""
+    """In how many orders of its numbers each problem of the embedded Countdown occurs."""
     columns: dict[str, str] | None = None
     """For columns that the task expects and the data set names otherwise: the task's name, then
     the data set's, as in ``{question: problem_text}``."""

@@ -43,7 +43,7 @@ class TrainBatch:
     """Factor of the sum of the sequences' losses, so that the mean over the micro-batches of an
     optimizer step is the plain mean over its sequences, however they are split."""
     mean_weight: float
-    """The same factor for logs, whose means are over the sequences with a loss."""
+    """The factor of logged values, whose means are over the sequences with a loss."""
     group_ids: tuple[str, ...]
     """[B] problem of each sequence, for messages."""
     old_logprobs: Tensor | None = None
@@ -79,7 +79,7 @@ def dummy_sample(groups: Sequence[Group]) -> Sample:
 
 
 LossTokens = Callable[[Sample], tuple[int, int]]
-"""From a sample to the first of its completion tokens that the loss covers, and the one past the
+"""Takes a sample; returns the first of its completion tokens in the loss, and the one past the
 last."""
 
 
