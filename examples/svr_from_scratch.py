@@ -256,6 +256,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="SVR in one file")
     parser.add_argument("--steps", type=int, default=3)
     steps = parser.parse_args().steps
+    torch.set_num_threads(1)  # for a policy this small more threads take longer
 
     folder = str(files("svr_lightning.tiny") / "countdown_policy")
     tokenizer = AutoTokenizer.from_pretrained(folder)

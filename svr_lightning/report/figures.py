@@ -456,7 +456,6 @@ def draw_check_value(found: Numbers) -> Figure:
         axes.annotate(f"{point:.3f}", (point, place), **above)
     axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
     axes.set_ylim(-0.5, len(rows) - 0.2)
-    axes.grid(visible=True, axis="x")
-    axes.grid(visible=False, axis="y")
+    axes.grid(visible=False)
     axes.set_xlabel(f"accuracy within {found['budget']:.0f} tokens per problem")
     return figure
