@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable
+from itertools import dropwhile, takewhile
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,15 @@ TINY = {"task": "countdown", "path": "embedded:countdown-tiny", "limit": 5}
 
 
 def rows(heading: str) -> list[list[str]]:
-    """The cells of the first table under a heading, without its head."""
-    return under(heading)[0]
+    """The cells of the one table under a heading, without its head."""
+    (table,) = tables(section(GLOSSARY, heading))
+    return table[1:]
 
 
-def under(heading: str) -> list[list[list[str]]]:
-    """All tables under a heading, without their heads."""
-    return [table[1:] for table in tables(section(GLOSSARY, heading))]
+def fields(title: str) -> list[list[str]]:
+    """The rows about one file: below the bold row with its title, up to the next bold row."""
+    below = dropwhile(lambda row: f"`{title}`**" not in row[0], rows("## Files"))
+    return list(takewhile(lambda row: "**" not in row[0], list(below)[1:]))
 
 
 def names(cells: Iterable[str]) -> list[str]:
@@ -41,9 +44,7 @@ def pattern(key: str) -> re.Pattern[str]:
 
 ELSEWHERE = {"time/wait", "train/reward/long_output"}
 """Keys of several processes and of a reward that is off: they have tests of their own."""
-KEYS = [
-    row[0].strip("`") for heading in ("### Training", "### Evaluation") for row in rows(heading)
-]
+KEYS = [row[0].strip("`") for row in rows("## Keys") if row[0].startswith("`")]
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,7 @@ def test_every_key_of_the_glossary_is_logged(run):
 
 def test_the_fields_of_the_samples_file_are_described(run):
     record = jsonl(run / "eval" / "test" / "samples.jsonl")[0]
-    head, turn = under("### eval/NAME/samples.jsonl")
+    head, turn = fields("eval/NAME/samples.jsonl"), fields("turns")
     sometimes = {"error", "observed_turns", "cluster"}
     assert set(names(row[0] for row in head)) == {*record, *sometimes}
     assert set(names(row[0] for row in turn)) == {*record["turns"][0], "grading_error"}
@@ -88,7 +89,7 @@ def test_the_fields_of_the_samples_file_are_described(run):
 
 def test_the_fields_of_the_results_file_are_described(run):
     results = json.loads((run / "eval" / "test" / "results.json").read_text())
-    (table,) = under("### eval/NAME/results.json")
+    table = fields("eval/NAME/results.json")
     described = {name.split(".")[0] for name in names(row[0] for row in table)}
     assert described == set(results)
     assert set(results["datasets"]["dev"]) == {*METRIC_NAMES, "n", "accuracy_ci95"}
@@ -97,7 +98,7 @@ def test_the_fields_of_the_results_file_are_described(run):
 
 def test_the_fields_of_the_rollouts_file_are_described(run):
     line = jsonl(run / "rollouts.jsonl")[0]
-    (table,) = under("### rollouts.jsonl")
+    table = fields("rollouts.jsonl")
     assert set(names(row[0] for row in table)) == set(line)
     (turns,) = (row[1] for row in table if row[0] == "`turns`")
     assert set(names([turns])) == set(line["turns"][0])
