@@ -163,7 +163,7 @@ def test_every_command_of_the_documentation_runs_in_small_or_resolves(command, c
 
 
 RUN_ELSEWHERE = re.compile(
-    r"$|#|make |pip install|\. \.venv|curl |tensorboard |export MINE_API_KEY|PYTHONPATH="
+    r"$|#|make |pip install|\. \.venv|curl |tensorboard |export |PYTHONPATH="
     r"|python (-m (pytest|tools\.|experiments\.)|examples/|turn_length\.py)|OMP_NUM"
     r"|svr |.*# needs (a GPU|GPUs)"
 )
