@@ -1,6 +1,7 @@
 """Faults shown to the user: one line that says what is wrong, where, and how to fix it."""
 
 import difflib
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -36,8 +37,12 @@ def program() -> str:
 
 
 def error_line(message: str) -> str:
-    """What a command prints on standard error about a fault that the user can fix."""
-    return f"{program()}: error: {printable(message)}"
+    """What a command prints on standard error about a fault that the user can fix.
+
+    Of a word that no screen has room for, such as a path of 50,000 characters, the ends are shown.
+    """
+    shown = re.sub(r"(\S{99})\S{300,}(\S{99})", r"\1...\2", printable(message))
+    return f"{program()}: error: {shown}"
 
 
 def printable(text: str) -> str:

@@ -1,5 +1,6 @@
 """Atomic file writes, and JSON that every reader accepts."""
 
+import contextlib
 import json
 import math
 import os
@@ -19,7 +20,7 @@ def config_file(given: str) -> Path:
     Raises:
         ConfigError: if there is neither such a file nor such a name.
     """
-    if Path(given).is_file():
+    if os.path.isfile(given):
         return Path(given)
     package = Path(__file__).resolve().parent
     folder = package / "configs"
@@ -29,6 +30,7 @@ def config_file(given: str) -> Path:
         path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.yaml")
     }
     hint = did_you_mean(name, found)
+    hint = "; this is a folder" if os.path.isdir(given) else hint
     require(name in found, f"--config {given}: there is no such file or named configuration{hint}")
     return found[name]
 
@@ -53,10 +55,9 @@ LFS_POINTER = "{file} is a pointer of git-lfs, not the data; run `git lfs pull` 
 
 def is_lfs_pointer(path: Path) -> bool:
     """Whether a file only names data that git-lfs has not fetched."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as stream:
+    with contextlib.suppress(OSError), path.open("rb") as stream:
         return stream.read(40).startswith(b"version https://git-lfs.github.com/")
+    return False
 
 
 def write_file(path: str | os.PathLike[str], parts: Iterable[str]) -> None:

@@ -6,10 +6,8 @@ that what runs in a fork starts as it would in a new interpreter. What a program
 new interpreter.
 """
 
-import contextlib
 import multiprocessing
 import os
-import random
 import runpy
 import socket
 import sys
@@ -19,9 +17,10 @@ from pathlib import Path
 
 import torch
 
+from svr_lightning.training.distributed import held_port
+
 ROOT = Path(__file__).resolve().parents[1]
-FIRST_OF_CONNECTIONS = 32_768
-"""First port that Linux gives to outgoing connections, unless it is set up otherwise."""
+_PORTS: list[socket.socket] = []
 METHOD = "forkserver"
 _FORKS = multiprocessing.get_context(METHOD)
 _FORKS.set_forkserver_preload(["svr_lightning.cli.training", "tests.vllm.imported"])
@@ -49,16 +48,9 @@ def wait(process: BaseProcess, timeout: float = 600) -> int:
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and that the system gives to no connection.
-
-    Processes listen on it only later, and several times; a port of the system's own range could
-    belong to a connection by then.
-    """
-    while True:
-        with socket.socket() as free, contextlib.suppress(OSError):
-            port = random.SystemRandom().randrange(20_000, FIRST_OF_CONNECTIONS)
-            free.bind(("127.0.0.1", port))
-            return port
+    """A port that nobody but a server of this test is given, however late it begins to listen."""
+    _PORTS.append(held_port())
+    return int(_PORTS[-1].getsockname()[1])
 
 
 def finish_ranks(folder: Path, *arguments: str, module: str) -> None:

@@ -9,6 +9,7 @@ from contextvars import copy_context
 from importlib import import_module
 from typing import NoReturn
 
+from svr_lightning.cli.messages import explain
 from svr_lightning.errors import ConfigError, did_you_mean, error_line, program, require
 from svr_lightning.files import check_folder, config_file
 
@@ -89,8 +90,10 @@ def main(arguments: list[str] | None = None) -> int:
         if command in READING | SERVING:
             return read_files(command, rest)
         _train(command, rest)
-    except ConfigError as error:
-        print(error_line(str(error)), file=sys.stderr)
+    except (ConfigError, ImportError, OSError, RuntimeError) as error:
+        if (message := explain(error)) is None:
+            raise
+        print(error_line(message), file=sys.stderr)
         return USER_FAULT
     return 0
 

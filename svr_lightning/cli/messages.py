@@ -107,6 +107,6 @@ def _of_system(error: OSError) -> str | None:
     if error.errno == errno.ENOSPC:
         return f"{where}the disk is full; free some space and resume with --ckpt_path last"
     if where:
-        cure = "give another folder with --trainer.default_root_dir, or change the permissions"
-        return f"{where}cannot be used ({error.strerror}); {cure}"
+        reason = error.strerror or type(error).__name__
+        return f"{where}cannot be used ({reason}); give another path, or change its permissions"
     return None

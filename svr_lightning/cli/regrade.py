@@ -7,6 +7,7 @@ turns became right or wrong. No model is run; verdicts, confidences and stopping
 """
 
 import argparse
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -50,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     """Grade, write, print."""
     samples = samples_file(options.evaluation)
     require(
-        options.out.resolve() != samples.parent.resolve(),
+        os.path.realpath(options.out) != os.path.realpath(samples.parent),
         f"--out {options.out}: the samples lie there; name another folder",
     )
     records = read_samples(samples)

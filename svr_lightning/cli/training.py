@@ -65,7 +65,7 @@ class Layer(jsonargparse.ActionConfigFile):  # type: ignore[name-defined,misc]
                 require(not one_of_many, f"data.{part} is a list; write [{{...}}]")
                 cfg[f"data.{part}"] = None
             super().__call__(parser, cfg, values, option_string)
-        except (ArgumentError, KeyError, TypeError, ValueError) as error:
+        except (ArgumentError, KeyError, OSError, TypeError, ValueError) as error:
             where = f"{values}: " if file else ""
             raise ConfigError(f"{where}{explain(error) or _refusal(error, parser)}") from error
 
@@ -338,10 +338,6 @@ def run(command: str, about: str, arguments: list[str]) -> None:
         )
     except MisconfigurationException as error:
         raise ConfigError(explain(error) or str(error)) from error
-    except (OSError, ImportError, RuntimeError) as error:
-        if (message := explain(error)) is None:
-            raise
-        raise ConfigError(message) from error
 
 
 _DESCRIPTION = """{about}. Every key of a configuration can be given as a flag. Besides, --record

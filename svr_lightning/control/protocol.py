@@ -66,10 +66,8 @@ class _Message(Struct):
 
     def __post_init__(self) -> None:
         if isinstance(self.content, list):
-            self.content = "\n".join(part.text for part in self.content)
+            self.content = "\n".join(part.text for part in self.content if part.text)
         self.content = self.content or self.refusal or ""
-        if not self.content.strip():
-            raise ValueError("content must be text")
         self.content.encode()  # a lone surrogate is an error
 
     @property
@@ -102,8 +100,9 @@ class ChatRequest(Struct):
 
     @property
     def context(self) -> list[Message]:
-        """The messages before it."""
-        return [message.plain for message in self.messages[:-1]]
+        """The messages before it. Of these, those without text say nothing and are left out."""
+        found = [message.plain for message in self.messages[:-1]]
+        return [message for message in found if message["content"].strip()]
 
     def sampling(self, most: int) -> Decoding:
         """How every turn is drawn, with at most ``most`` tokens."""
@@ -140,8 +139,8 @@ def read_request(body: bytes, model: str) -> tuple[ChatRequest, list[str]]:
     for name in _REFUSED:
         if fields.get(name) and fields[name] != {"type": "text"}:
             raise refusal(400, f"{name} is not supported; leave it out")
-    if found.messages[-1].role != "user":
-        raise refusal(400, "messages: the last one must be the user's question")
+    if found.messages[-1].role != "user" or not found.question.strip():
+        raise refusal(400, "messages: the last one must be the user's question, with text")
     if 0 < (found.temperature or 0) < LEAST_TEMPERATURE:
         raise refusal(400, f"temperature must be 0 or at least {LEAST_TEMPERATURE}")
     others = fields.keys() - ChatRequest.__struct_fields__

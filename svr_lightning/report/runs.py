@@ -1,5 +1,6 @@
 """The methods of a report, each with one run per seed, read from samples files."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ from svr_lightning.analysis.table import TurnTable
 from svr_lightning.analysis.voting import VOTES, vote
 from svr_lightning.core.metrics import NO_VERDICT
 from svr_lightning.core.stopping import StopRule, is_own
-from svr_lightning.errors import ConfigError
+from svr_lightning.errors import ConfigError, require
 
 Numbers = dict[str, Any]
 
@@ -138,6 +139,12 @@ def read_methods(arguments: Sequence[str]) -> list[Method]:
         source = read_evaluation(path)
         runs = seeds.setdefault(name, [])
         for run in runs:
+            for one in run:
+                require(
+                    (one.records, one.config) != (source.records, source.config),
+                    f"{argument}: the evaluation of {one.samples.parent} again, not another seed; "
+                    "give each once",
+                )
             if not any(one.tables.keys() & source.tables.keys() for one in run):
                 run.append(source)
                 break
@@ -152,7 +159,7 @@ def read_methods(arguments: Sequence[str]) -> list[Method]:
 def _split(argument: str) -> tuple[str, Path]:
     name, equals, path = argument.partition("=")
     if not equals or Path(argument).exists():
-        name, path = Path(argument).resolve().name, argument
+        name, path = os.path.basename(os.path.realpath(argument)), argument
     if not name or not path:
         raise ConfigError(f"{argument!r} is no run; write NAME=FOLDER or a folder alone")
     return name, Path(path)

@@ -15,6 +15,7 @@ from svr_lightning.tasks.base import AnswerForm, Column, Row, Task, last_answer
 from svr_lightning.tasks.fields import ID_COLUMN, answer_texts, present, row_id, shown, text_field
 from svr_lightning.tasks.latex import (
     MAX_ANSWER,
+    SCALE,
     close,
     gold_answer,
     last_boxed,
@@ -24,14 +25,32 @@ from svr_lightning.tasks.latex import (
 )
 
 _FALLBACK_CHARACTERS = 500
+_SHORT = {"k": "thousand", "m": "million", "b": "billion"}
+_LETTERS = r"(?:k|K|M|mn|B|bn)(?![\w&)])"
+_SHORT_SCALE = re.compile(rf"(?<=[0-9]) ?(?:\\text\{{ ?)?({_LETTERS})\}}?")
+_CHANGES = (
+    rf"(?:{SCALE}|(?:halves|thirds|fourths|squared|cubed|factorial"
+    r"|(?:fif|six|seven|eigh|nin|ten|hundred|thousand|million)ths)\b"
+    r"|and (?:an?|one|two|three)[ -](?:half|quarter|third|fourth))"
+)
+"""Words behind digits that make them another number."""
 _MARKED_NUMBER = re.compile(
     r"####[\s$\\*:(\[=`€£]*([+\u2212-]?[$\\ ]{0,2}"
     r"(?:[0-9]+(?:(?:,|\{,\}|\\,)[0-9]+)*(?:\.[0-9]+)?|\.[0-9]+)"
-    r"(?:(?: [0-9]+)?/[0-9]+|[eE][+-]?[0-9]+)?)"
+    r"(?:(?: [0-9]+)?/[0-9]+|[eE][+-]?[0-9]+)?"
+    rf"(?:(?= ?{_LETTERS}|(?:[ ~-]|\\[,;:! ]|\\[a-z]+\{{)*{_CHANGES})(?:\\.|[^\\\n.,;:<$#])*)?)"
 )
 _CURRENCY = re.compile(r"[€£*]")
 # Text that begins with a digit, an operator or a conjunction is not a unit.
-_TRAILING_WORDS = re.compile(r"(?<=[0-9.%}\s])(?!(?:and|or|to)\b)[A-Za-z][A-Za-z\s./-]*$")
+_TRAILING_WORDS = re.compile(
+    rf"(?<=[0-9.%}}\s])(?!(?:and|or|to)\b|{_CHANGES})[A-Za-z][A-Za-z\s./-]*$"
+)
+_MORE = re.compile(
+    rf"{SCALE}.*(?:[0-9]|\b(?:{SCALE}|one|two|three|five|ten|eleven|twelve|half|quarter"
+    r"|(?:four|six|seven|eight|nine)(?:teen)?|(?:thir|fif)teen"
+    r"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty)\b)"
+)
+"""A number that goes on behind its thousands, which is not read."""
 
 
 class GSM8K(Task):
@@ -87,7 +106,12 @@ def _candidate(scope: str) -> str | None:
 
 
 def _value(answer: str) -> Fraction | None:
-    """The number behind currency, percent, unit, separators and a final period."""
+    """The number behind currency, percent, unit, separators and a final period.
+
+    ``18k`` and ``18 thousand dollars`` are 18000; ``a dozen`` and ``percent`` are units.
+    """
     if len(answer) > MAX_ANSWER:
         return None
-    return read_number(normalise(_TRAILING_WORDS.sub("", _CURRENCY.sub("", spell(answer)).strip())))
+    whole = _SHORT_SCALE.sub(lambda short: f" {_SHORT[short[1][0].lower()]} ", answer)
+    text = _CURRENCY.sub("", spell(whole)).strip()
+    return None if _MORE.search(text) else read_number(normalise(_TRAILING_WORDS.sub("", text)))

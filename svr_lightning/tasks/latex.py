@@ -76,7 +76,13 @@ _TAKES_BRACES = re.compile(r"[\^_}\]]|\\[a-zA-Z]+")
 _LATEX_TOKEN = re.compile(r"\\sqrt\[[^\[\]]*\]|\\frac|\\sqrt|\\[a-zA-Z]+|\\.|.", re.DOTALL)
 
 _PLAIN = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
-_NUMBER = re.compile(rf"([+-]?)({_DECIMAL})(?:[eE]([+-]?[0-9]{{1,3}}))?")
+_POWERS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+SCALE = rf"(?i:{'|'.join(_POWERS)})s?(?![\w-])"
+"""A word behind a number that belongs to it, and is no unit."""
+_SCALED = re.compile(rf"\s*{SCALE}")
+_NUMBER = re.compile(
+    rf"([+-]?)({_DECIMAL})(?:[eE]([+-]?[0-9]{{1,3}})|((?i:{'|'.join(_POWERS)}))s?)?"
+)
 _SCIENTIFIC = re.compile(rf"([+-]?)(?:({_DECIMAL})\\cdot)?10\^\{{?([+-]?[0-9]{{1,3}})\}}?")
 _FRACTION = re.compile(
     rf"([+-]?)([0-9]+(?=\\frac\{{[0-9]))?\\frac\{{([+-]?{_DECIMAL})\}}\{{([+-]?{_DECIMAL})\}}"
@@ -198,15 +204,20 @@ def spell(answer: str) -> str:
 def read_number(normalised: str) -> Fraction | None:
     r"""The exact value of a normalised answer that is written as one number, or None.
 
-    Read are integers and decimals with thousands commas, ``4.5e33`` and ``4.5\cdot10^{33}``,
-    ``\frac{a}{b}`` of such decimals and mixed numbers. Exponents have at most three digits.
+    Read are integers and decimals with thousands commas, ``4.5e33``, ``4.5\cdot10^{33}``, ``45
+    million``, ``\frac{a}{b}`` of such decimals and mixed numbers. Exponents have at most three
+    digits.
     """
     if _PLAIN.fullmatch(normalised):
         whole, point, places = normalised.partition(".")
         return Fraction(int(whole + places), 10 ** len(places)) if point else Fraction(int(whole))
     if number := _NUMBER.fullmatch(normalised):
-        sign, digits, exponent = number.groups()
-        return _signed(sign, _decimal(digits) * Fraction(10) ** int(exponent or 0))
+        sign, digits, exponent, word = number.groups()
+        return _signed(
+            sign,
+            _decimal(digits)
+            * Fraction(10) ** int(exponent or _POWERS.get((word or "").lower(), 0)),
+        )
     if number := _SCIENTIFIC.fullmatch(normalised):
         sign, digits, exponent = number.groups()
         return _signed(sign, _decimal(digits or "1") * Fraction(10) ** int(exponent))
@@ -228,7 +239,7 @@ def _decimal(digits: str) -> Fraction:
 def _without_unit(text: str) -> str:
     r"""Drop a final ``\text{ cm}^2`` that follows a quantity; ``\text{i}`` may be a number."""
     unit = _TEXT_UNIT.search(text)
-    if unit is None or unit.group(1).strip() in ("i", "e"):
+    if unit is None or unit.group(1).strip() in ("i", "e") or _SCALED.match(unit.group(1)):
         return text
     quantity = text[: unit.start()]
     return quantity if any(c.isdigit() for c in quantity) else text

@@ -142,6 +142,23 @@ def test_a_mark_with_a_comma_between_digits_is_one_number_or_none():
     assert not TASK.grade("#### 72,5", problem("72"))
 
 
+@pytest.mark.parametrize(
+    ("answer", "value"),
+    [
+        *((a, "18000") for a in ("18 thousand", "18k", "$18K", "18 Thousand dollars", "18 k")),
+        *((a, "18000") for a in (r"18\text{ thousand}", r"18\,\text{thousand eggs}", "18000")),
+        *(("18 million people", "18000000"), ("18M", "18,000,000"), ("1.8 bn", "1800000000")),
+        *((a, None) for a in ("18 thousand five hundred", "18-thousand", "18 thousandths")),
+        *((a, None) for a in ("18 fourths", "18 squared", "18 and a half", "18 hundred and 5")),
+        *((a, "18") for a in ("18 percent", "18 dozen", "18m", "18 hundred-dollar bills")),
+    ],
+)
+def test_what_a_number_says_in_words_is_read_with_it_or_nothing_is(answer, value):
+    for text in (boxed(answer), f"#### {answer}", f"<answer>#### {answer}, in all.</answer>"):
+        for reference in ("18", value or "18000"):
+            assert TASK.grade(text, problem(reference)) is (reference == value), text
+
+
 def test_a_reference_that_is_no_number_matches_nothing():
     own = Problem(id="", task="gsm8k", question="?", reference="")
     assert not TASK.grade(boxed("0"), own)

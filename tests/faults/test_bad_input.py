@@ -61,6 +61,24 @@ def test_a_configuration_in_another_encoding_is_refused(capsys, tmp_path):
     assert line.startswith(f"{path}: 'utf-8' codec can't decode")
 
 
+@pytest.mark.parametrize("given", ["long", "folder", "loop", "/proc/self/mem"])
+def test_a_path_that_cannot_be_opened_is_one_short_line_of_every_command(capsys, tmp_path, given):
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "folder").mkdir()
+    path = "x" * 50_000 if given == "long" else tmp_path / given
+    seen = f"{'x' * 90}...{'x' * 90}" if given == "long" else str(path)
+    proxy = ("--upstream", "http://127.0.0.1:9/v1", "--model", "m", "--port", "0")
+    for words in (
+        *(("fit", "--config", path), ("serve", "--task", "gsm8k", *proxy, "--certificate", path)),
+        *(("report", path), ("replay", path), ("regrade", path, "--out", tmp_path / "out")),
+        *(("certify", path, "--max-pse", "0.1"), ("test", *TINY, "--ckpt_path", path)),
+        ("test", *TINY, "--model.policy.path", path, "--trainer.default_root_dir", tmp_path / "r"),
+    ):
+        line = refused(capsys, *words)
+        assert seen in line, words
+        assert len(line) < 800
+
+
 @pytest.mark.parametrize("left", ["checkpoints/last.ckpt", "policy"])
 def test_a_new_run_does_not_overwrite_an_old_one(capsys, tmp_path, left):
     found = tmp_path / "run" / left

@@ -36,7 +36,7 @@ def run_two(folder: Path, mark: Path) -> str:
     process = forked.start(
         log,
         *(*launch, "-m", "svr_lightning", *training),
-        module="torch.distributed.run",
+        module="tests.faults.torchrun",
         PYTHONPATH=str(ROOT),
         TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",  # as configs/hardware/torchrun.sh says
     )

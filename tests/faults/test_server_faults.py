@@ -211,7 +211,7 @@ USER = wrote("user", QUESTION)
         ({"messages": []}, "messages: Expected `array` of length >= 1"),
         ({"messages": [USER, wrote("assistant", "x")]}, "must be the user's"),
         ({"messages": [wrote("tool", "x"), USER]}, "messages[0].role: Invalid"),
-        ({"messages": [wrote("system", " "), USER]}, "messages[0]: content must"),
+        ({"messages": [USER, wrote("user", [{"text": " "}])]}, "user's question, with text"),
         ({"messages": [wrote("user", "\ud800")]}, "messages[0]: 'utf-8' codec can't encode"),
         (
             {"messages": [wrote("assistant", "x", tool_calls=[{}]), USER]},

@@ -44,12 +44,22 @@ def test_the_same_name_is_another_data_set_or_another_seed(tmp_path):
     paths = []
     for name, dataset in (("a", "gsm8k"), ("b", "math500"), ("c", "gsm8k"), ("d", "math500")):
         rows = [{**row, "dataset": dataset} for row in uncensored()]
-        paths.append(f"SVR={save(tmp_path / name, rows, config(7))}")
+        paths.append(f"SVR={save(tmp_path / name, rows, config(ord(name)))}")
     (method,) = read_methods(paths)
     assert [list(run.tables) for run in method.runs] == [["gsm8k", "math500"]] * 2
     (table,) = [t for t in all_tables([method]) if t.name == "main_results"]
     assert table.rows[0] == ["SVR", *["0.500 \u00b1 0.000"] * 3]
     assert table.head == ("Method", "GSM8K", "MATH500", "All-2")
+
+
+def test_one_evaluation_is_not_two_seeds_whatever_its_folder_is_called(tmp_path, capsys):
+    first = save(tmp_path / "a", uncensored(), config(1))
+    copied = save(tmp_path / "copied", uncensored(), config(1))
+    (tmp_path / "linked").symlink_to(first)
+    for again in (first, f"{first}/../a", copied, tmp_path / "linked"):
+        line = refused(capsys, "report", f"SVR={first}", f"SVR={again}", "--out", tmp_path / "out")
+        assert line.startswith(f"SVR={again}: the evaluation of {first} again, not another seed")
+    assert not (tmp_path / "out").exists()
 
 
 def test_means_and_deviations_over_seeds_are_of_each_seeds_average(tmp_path):

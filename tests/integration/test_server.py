@@ -183,15 +183,21 @@ def test_an_answer_names_its_certificate_unless_the_request_departs(upstream, tm
             assert (other["certificate"], other["uncertified"]) == (None, [departure])
 
 
-def test_a_conversation_stands_before_the_question_in_every_turn(proxy, upstream):
+def text(said: str) -> dict[str, str]:
+    return {"type": "text", "text": said}
+
+
+def test_a_conversation_stands_before_the_question_and_what_is_empty_says_nothing(proxy, upstream):
     parts = QUESTION[:6], QUESTION[7:]
     said = chat(
         proxy,
         messages=[
+            *({"role": "system", "content": empty} for empty in ("", None, [], [text(" ")])),
             {"role": "developer", "content": "Be brief."},
             {"role": "user", "content": "My name is Ann."},
             {"role": "assistant", "content": None, "refusal": "hi"},
-            {"role": "user", "content": [{"type": "text", "text": t} for t in parts]},
+            {"role": "assistant", "content": "", "tool_calls": []},
+            {"role": "user", "content": [*map(text, (parts[0], "", parts[1]))]},
         ],
         stop=["\n"],
     )
