@@ -86,14 +86,19 @@ def load_log(path: Path, columns: Sequence[str] = ()) -> TurnTable:
 
 
 def _column_names(columns: Sequence[str]) -> dict[str, str]:
-    names = dict(zip(LOG_COLUMNS, LOG_COLUMNS, strict=True))
+    given: dict[str, str] = {}
     for pair in columns:
         name, _, column = pair.partition("=")
         require(
-            name in names and bool(column),
-            f"--columns {pair}: give NAME=COLUMN with NAME one of {', '.join(LOG_COLUMNS)}",
+            name in LOG_COLUMNS and bool(column) and name not in given,
+            f"--columns {pair}: give NAME=COLUMN with NAME one of {', '.join(LOG_COLUMNS)}, each "
+            "once",
         )
-        names[name] = column
+        given[name] = column
+    names = {name: given.get(name, name) for name in LOG_COLUMNS}
+    for name, column in given.items():
+        shared = [other for other in names if other != name and names[other] == column]
+        require(not shared, f"--columns {name}={column}: this column is {''.join(shared[:1])}, too")
     return names
 
 

@@ -51,6 +51,7 @@ class _Message(Struct):
 class _Choice(Struct):
     message: _Message
     finish_reason: Any = None
+    stop_reason: Any = None
     logprobs: Any = None
     error: Any = None
 
@@ -58,6 +59,7 @@ class _Choice(Struct):
 class _Answer(Struct):
     choices: Annotated[list[_Choice], Meta(min_length=1)]
     usage: Any = None
+    error: Any = None
 
 
 class _Token(Struct):
@@ -98,10 +100,11 @@ def read_completion(answer: Any, key: str | None = None) -> RemoteCompletion:
         thoughts = [(True, text) for _, text in _pieces(aside)]
     except (ValueError, RecursionError) as error:
         raise _no_completion(answer, key) from error
-    reason = str(choice.finish_reason).casefold()
+    reason = str(choice.finish_reason or choice.stop_reason).casefold()
     cut, refuses = bool(_CUT.search(reason)), bool(_REFUSED.search(reason))
-    if choice.error or (_FAILED.search(reason) and not (cut or refuses)):
-        raise _no_completion({"error": choice.error or f"it ended with {reason}"}, key)
+    fault = choice.error or found.error
+    if fault or (_FAILED.search(reason) and not (cut or refuses)):
+        raise _no_completion({"error": fault or f"it ended with {reason}"}, key)
     called = message.tool_calls or message.function_call
     if message.content and not (pieces or refusal or called):
         raise _no_completion(answer, key)

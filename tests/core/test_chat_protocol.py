@@ -78,6 +78,8 @@ def test_reasoning_that_reached_the_limit_is_not_closed():
 )
 def test_a_completion_ends_with_many_words_of_which_some_mean_a_limit(reason, truncated):
     assert read_answer(answer({"content": "x"}, reason)).truncated == truncated
+    claudes = {"choices": [{"message": {"content": "x"}, "stop_reason": reason}]}
+    assert read_answer(json.dumps(claudes).encode()).truncated == truncated
 
 
 @pytest.mark.parametrize(
@@ -130,6 +132,8 @@ def test_a_refusal_keeps_its_words_and_its_tokens(body, words):
         ({"choices": [{"message": {"content": ""}, "finish_reason": "error",
                        "error": {"code": 502, "message": "gone"}}]}, "gone (502)", "502", 502),
         ({"choices": [], "error": {"message": "hm"}}, "hm", None, 200),
+        ({"choices": [{"message": {"content": "half"}}], "error": {"message": "gone", "code": 503}},
+         "gone (503)", "503", 503),
         ({"error": True, "message": "hm"}, "hm", None, 200),
         ({"error": {"message": "slow down", "code": "429"}}, "slow down (429)", "429", 429),
         ({"choices": [{"message": {"content": ""}, "finish_reason": "network_error"}]},
@@ -143,7 +147,7 @@ def test_an_error_in_an_answer_is_the_servers_own_message_code_and_status(
         read_answer(json.dumps(body).encode())
     error = caught.value
     assert (str(error), error.code, error.status) == (message, code, status)
-    assert error.temporary == (status in (200, 429, 502))
+    assert error.temporary == (status in (200, 429, 502, 503))
 
 
 @pytest.mark.parametrize(
