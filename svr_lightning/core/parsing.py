@@ -61,12 +61,18 @@ _RUN = rf"(?:{_WRAP}|[\s:={re.escape(_MARKS.removesuffix('-') + _OPENERS)}]|-(?!
 _ADORNED = re.compile(
     rf"(?<![^\W_])(?:_{{0,3}}(?ai:VERDICT){_RUN}"
     rf"(?:(?:{_WORD}|(?ai:or|and|not))(?![^\W_])(?:{_WRAP}|[\s,/&{re.escape(_MARKS)}])*)*"
+    r"(?P<denied>[:=]\s?\"?(?ai:false|no|0)(?=[\"\s]*(?:[,;.}]|$))|[\u274c\u2717\u2718])?"
     rf"|_{{0,3}}(?ai:CONFIDENCE){_RUN}"
     r"(?P<rated>[0-9][0-9.]*[^\w\n]{0,8}(?ai:(?:points?|stars?|text)[^\w\n]{1,4})?"
-    r"(?ai:/|(?:out[\s-]{1,4})?of\b|over\b|in\b|on\s{1,4}a\s{1,4}scale\b)"
+    r"(?ai:/|(?:out[\s-]{1,4})?of\b|over\b|in\b|to\b|on\s{1,4}a\s{1,4}scale\b)"
     r"(?=[^\w\n]{0,8}(?ai:(?:(?:an?|possible|max(?:imum)?|of)\s){0,3}(?:[0-9]|ten|hundred)"
     r"|from|of)))?)"
 )
+_EXPLAINED = re.compile(
+    rf"(?<![^\W_])(?ai:VERDICT|CONFIDENCE)[\s{re.escape(_MARKS)}]{{0,8}}"
+    rf"(?P<aside>[(\[][^()\[\]\n]{{0,99}}[)\]])(?=[\s{re.escape(_MARKS)}]{{0,8}}[:=\uff1a])"
+)
+"""A field whose name is explained in brackets, as in ``CONFIDENCE (1 to 10): 9``."""
 _BLANK = {ord(c): " " for c in _MARKS + _OPENERS}
 _NO_NUMBER = {ord(c): "?" for c in "0123456789"}
 
@@ -165,11 +171,14 @@ def plain_fields(text: str) -> str:
         >>> plain_fields('**VERDICT:** "CORRECT" - CONFIDENCE: 9 out of 10')
         '**VERDICT:    CORRECT    CONFIDENCE: ? out of 10'
     """
-    return _ADORNED.sub(_plain, text)
+    named = _EXPLAINED.sub(lambda one: one[0].replace(one["aside"], " " * len(one["aside"])), text)
+    return _ADORNED.sub(_plain, named)
 
 
 def _plain(field: re.Match[str]) -> str:
     plain = re.sub(_WRAP, lambda wrap: " " * len(wrap[0]), field[0]).translate(_BLANK)
+    if field["denied"]:  # "correct": false
+        plain = re.sub(_WORD, lambda word: "?" * len(word[0]), plain)
     return plain.translate(_NO_NUMBER) if field["rated"] else plain
 
 

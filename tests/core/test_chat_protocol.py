@@ -191,7 +191,11 @@ def test_what_is_no_chat_completion_is_described(body, came):
         ("| VERDICT | CORRECT |\n| CONFIDENCE | 0.95 |", "CORRECT", 0.95),
         (r"\textbf{VERDICT:} \text{CORRECT} <b>CONFIDENCE:</b> $0.95$", "CORRECT", 0.95),
         ("VERDICT: \u2705 CORRECT; CONFIDENCE:\u200b\u200f0.95", "CORRECT", 0.95),
+        ("VERDICT (CORRECT or not): CORRECT; **CONFIDENCE (1 to 10):** 0.95", "CORRECT", 0.95),
+        ("VERDICT: CORRECT: no doubt; CONFIDENCE [1 = sure] = 0.2", "CORRECT", 0.2),
         # What is no verdict, or no confidence, stays none.
+        ('"verdict": {"correct": false}, "confidence": 1 to 10', "UNSURE", 0.5),
+        ("VERDICT: CORRECT \u274c CONFIDENCE: 0.95", "UNSURE", 0.95),
         (r"VERDICT: \text{CORRECT} or \text{INCORRECT}", "UNSURE", 0.5),
         ("VERDICT: CORRECT; CONFIDENCE: 9-out-of-10", "CORRECT", 0.8),
         ("VERDICT: CORRECT; CONFIDENCE: 9 points out of a possible 10", "CORRECT", 0.8),

@@ -85,7 +85,7 @@ def test_options_that_do_not_fit_a_log_are_named(tmp_path, capsys):
     assert "no file; --columns names" in refusal(capsys, tmp_path, *promise, *NAMES)
     wrong = refusal(capsys, log, *promise, "--columns", "score=p")
     assert "--columns score=p: give NAME=COLUMN" in wrong
-    for pair, said in (("confidence=y", ": this column is correct, too"), ("id=p", " each once")):
+    for pair, said in (("confidence=y", "this column is confidence, too"), ("id=p", " each once")):
         assert said in refusal(capsys, log, *promise, *NAMES[:2], "correct=y", pair)
     assert "cluster=twins: no row has" in refusal(capsys, log, *promise, *NAMES, "cluster=twins")
     assert "give the folder of an evaluation" in refusal(capsys, *promise)
