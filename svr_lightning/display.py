@@ -114,6 +114,7 @@ def progress_line(total: float, name: str, *, done: int = 0, quiet: bool = False
         initial=done,
         desc=short(name, _LONGEST_NAME),
         disable=quiet,
+        leave=None,  # below another line it goes when it is done
         file=sys.stdout,
         ncols=COLUMNS,
         nrows=COLUMNS,  # a terminal that tells no height would show nothing

@@ -9,7 +9,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.console import Console
 from rich.text import Text
 
-from svr_lightning.display import excerpt, plain, turn_header
+from svr_lightning.display import Line, excerpt, plain, turn_header
 from svr_lightning.recipes.base import Group
 from svr_lightning.training.logs import gather_lists
 
@@ -17,9 +17,7 @@ SCHEMA_VERSION = 1
 
 
 class RolloutLog(Callback):
-    """Writes and shows rollouts.
-
-    The file is cut back to the checkpoint when a run resumes, so that it holds every step once.
+    """Writes and shows rollouts. A resumed run first cuts the file back to its checkpoint.
 
     Args:
         every: optimizer steps between two pairs of printed trajectories; 0 prints none.
@@ -62,7 +60,8 @@ class RolloutLog(Callback):
             stream.write("".join(json.dumps(line) + "\n" for line in lines))
         self._bytes = _path(trainer).stat().st_size
         if self.every and step % self.every == 0:
-            print_extremes(groups, step, uses_labels=uses_labels)
+            with Line.external_write_mode():
+                print_extremes(groups, step, uses_labels=uses_labels)
 
 
 def group_lines(group: Group, step: int, *, uses_labels: bool = False) -> list[dict[str, Any]]:

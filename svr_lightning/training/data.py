@@ -228,7 +228,7 @@ class SVRDataModule(LightningDataModule):
         problems = load_problems(source, self.on_bad_row)
         rank_zero_info(
             f"data.{part}: {len(problems)} {problems[0].task} problems of {source.label}, "
-            f"sha256 {problems_digest(problems)}"
+            f"sha256 {problems_digest(problems)[:16]}"
         )
         return problems
 

@@ -284,7 +284,7 @@ class SVRModule(PolicyModule):
         """Print the first prompt of a run as rendered."""
         if not self._prompt_shown:
             text = self.renderer.text(self.recipe.dialogue.first(problems[0]))
-            rank_zero_info(f"first rendered prompt:\n{plain(text)}")
+            rank_zero_info(f"\nfirst rendered prompt:\n{plain(text)}")
             self._prompt_shown = True
 
     def _warn_of_cut_prompts(self, problems: Sequence[Problem]) -> None:
