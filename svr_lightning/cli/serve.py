@@ -9,6 +9,7 @@ pip install "svr-lightning[serve]". Guide: docs/serving.md.
 """
 
 import argparse
+import gc
 import json
 import signal
 from collections.abc import Sequence
@@ -77,6 +78,7 @@ def run(options: argparse.Namespace) -> int:
         server = make_server(options)
         running = Listener(server.app(), server.limits, log_level="error")
         listening.listen()
+        gc.freeze()  # a collection that looks at all that was loaded stops everyone for long
         # uvicorn raises the signal again once it has shut down, which would look like a crash.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, running.handle_exit)

@@ -142,8 +142,9 @@ class EngineBackend(Backend):
         # while one batch runs, the next turns of another one are written.
         self.room = asyncio.Semaphore(2 * engine.max_batch)
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
-        self._orders = queue.SimpleQueue[tuple[Request, Future[Output]] | None]()
-        """What joins the batch at the next step; None is the end."""
+        self._orders = queue.SimpleQueue[tuple[Request, Future[Output]] | int | None]()
+        """What joins the batch at the next step, or the number of what leaves it; None is the end.
+        """
         self._ends = False
         self._numbers = count()
 
@@ -175,7 +176,11 @@ class EngineBackend(Backend):
         request = Request(id=next(self._numbers), prompt_ids=ids, sampling=sampling, seed=seed)
         future = Future[Output]()
         self._orders.put((request, future))
-        return completion_of(self._renderer, ids, await asyncio.wrap_future(future))
+        try:
+            return completion_of(self._renderer, ids, await asyncio.wrap_future(future))
+        except asyncio.CancelledError:
+            self._orders.put(request.id)
+            raise
 
     # --- in the thread ---------------------------------------------------------------------------
 
@@ -202,12 +207,12 @@ class EngineBackend(Backend):
             order = self._orders.get()
             if order is None:
                 self._ends = True
+            elif isinstance(order, int):
+                if running.pop(order, None):
+                    self._engine.drop(order)
             else:
                 request, running[request.id] = order
                 self._engine.submit(request)
-        for number in [number for number, future in running.items() if future.cancelled()]:
-            del running[number]
-            self._engine.drop(number)
 
     def _fail(self, running: dict[int, Future[Output]], reason: str) -> None:
         self.fault = reason

@@ -46,6 +46,7 @@ class Listener(uvicorn.Server):
             "http": partial(_Connection, self),
             "ws": "none",
             "access_log": False,
+            "proxy_headers": False,
             "server_header": False,
             "h11_max_incomplete_event_size": limits.head,
             "timeout_graceful_shutdown": GRACE,

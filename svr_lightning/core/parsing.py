@@ -8,6 +8,7 @@ part of a completion that is. All take time linear in the length of the text.
 
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Literal, NamedTuple
 
 from svr_lightning.core.types import SelfCheck, Verdict
@@ -246,6 +247,7 @@ def _spans(
         position = last.end()
 
 
+@cache
 def _tag(tag: str) -> re.Pattern[str]:
     return re.compile(re.escape(tag), re.IGNORECASE | re.ASCII)
 
