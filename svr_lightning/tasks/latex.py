@@ -26,6 +26,8 @@ _STATED = re.compile(r"(?i:(?:the )?(?:final |correct )?answer(?: is:?|:)\s+)")
 _BARE_BOXED = re.compile(r"\\boxed\s+([^\s{}$\\]+)")
 
 _SPACING = re.compile(r"(?<!\\)\\(?:[,;:! ]|q?quad(?![a-zA-Z]))|~|\{,\}")
+# Digits that are no thousands of those before them, nor the second argument of a command.
+_APART = re.compile(r"(?<=[0-9]) (?<!frac [0-9] )(?<!binom [0-9] )(?![0-9]{3}(?![0-9]))(?=[0-9])")
 _SIZE = re.compile(
     r"\\(?:left|right)\s*\.|\\(?:left|right|[bB]igg?[lrm]?|displaystyle|bf)(?![a-zA-Z])"
 )
@@ -176,7 +178,8 @@ def normalise(answer: str) -> str:
     """
     if _PLAIN.fullmatch(answer):
         return answer
-    text = "".join(spell(answer).replace(r"\%", "").split()).removesuffix(".")
+    text = _APART.sub(";", spell(answer).replace(r"\%", ""))
+    text = "".join(text.split()).removesuffix(".")
     if text.count("=") + text.count("\\in") - text.count("\\infty") <= 1:
         text = _NAMED.sub("", text, count=1) if _NAMED.match(text) else text
     text = _SCRIPT.sub(r"\1\2", with_braces(text).removesuffix("."))

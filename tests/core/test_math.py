@@ -152,7 +152,7 @@ def test_the_last_block_comes_first_then_the_whole_response(text, answer):
 DIFFERENT = [
     ("0.50001", "0.5"),  # 1e-5 apart: not below the tolerance
     ("0.3333", r"\frac13"),
-    *(("5m", "5"), (r"18\text{ million}", "18")),
+    *(("5m", "5"), (r"18\text{ million}", "18"), ("1 2", "12"), ("1 2345", "12345")),
     ("(1,2)", "(2,1)"),
     ("1,2", "12"),
     (r"\sqrt{12}", r"2\sqrt{3}"),  # needs algebra
