@@ -3,7 +3,8 @@
 import difflib
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -15,6 +16,15 @@ def require(condition: bool, message: str) -> None:
     """Raise :class:`ConfigError` with ``message`` unless ``condition`` holds."""
     if not condition:
         raise ConfigError(message)
+
+
+@contextmanager
+def faults_of(where: str = "") -> Iterator[None]:
+    """Within it, a ValueError is a fault of the user's, whose message begins with ``where``."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(f"{where}{error}") from error
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from svr_lightning.analysis.results import Evaluation, read_evaluation
 from svr_lightning.analysis.table import TurnTable, turn_tables
 from svr_lightning.core.stopping import Confident, rule_as_config
 from svr_lightning.core.types import Verdict
-from svr_lightning.errors import ConfigError, field_error, one_line, require
+from svr_lightning.errors import ConfigError, faults_of, field_error, one_line, require
 from svr_lightning.row_files import file_rows
 
 _ROUNDING = 1e-9  # by which another program's confidence may leave [0, 1]
@@ -78,10 +78,8 @@ def load_log(path: Path, columns: Sequence[str] = ()) -> TurnTable:
     for pair in columns:
         require(pair.partition("=")[2] in held, f"{path}: --columns {pair}: no row has this column")
     first = 0 if any(row.turn == 0 for rows in problems.values() for row in rows) else 1
-    try:
+    with faults_of(f"{path}: "):
         records = [_record(path.stem, rows, first) for rows in problems.values()]
-    except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from error
     return turn_tables(records)[path.stem]
 
 

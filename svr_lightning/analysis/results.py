@@ -17,7 +17,7 @@ from svr_lightning.analysis.metrics import measure_all
 from svr_lightning.analysis.records import SampleRecord, unique
 from svr_lightning.analysis.table import TurnTable, turn_tables
 from svr_lightning.core.stopping import StopRule, rule_from_config
-from svr_lightning.errors import ConfigError, require
+from svr_lightning.errors import ConfigError, faults_of, require
 from svr_lightning.files import to_json, write_aside, write_file
 from svr_lightning.row_files import file_rows
 from svr_lightning.tasks import TASKS, get_task
@@ -111,10 +111,8 @@ def read_evaluation(folder: Path) -> Evaluation:
     """
     samples = samples_file(folder)
     records = read_samples(samples)
-    try:
+    with faults_of(f"{samples}: "):
         tables = turn_tables(records)
-    except ValueError as error:
-        raise ConfigError(f"{samples}: {error}") from error
     require(bool(tables), f"{samples}: there are no samples in it; evaluate something first")
     config = section(read_results(folder / RESULTS), "config")
     return Evaluation(samples=samples, records=records, tables=tables, config=config)

@@ -55,7 +55,7 @@ from svr_lightning.analysis.results import RESULTS, Evaluation, certified_settin
 from svr_lightning.analysis.table import TurnTable, pool
 from svr_lightning.core.stopping import Confident
 from svr_lightning.display import number, text_table
-from svr_lightning.errors import ConfigError, require
+from svr_lightning.errors import ConfigError, faults_of, require
 from svr_lightning.files import write_json
 
 METHOD = "learn then test: fallback procedure, exact binomial tests, betting tests for clusters"
@@ -191,11 +191,9 @@ def _recording(options: argparse.Namespace) -> tuple[Evaluation, Confident]:
 def _rules(recorded: Confident, thresholds: Sequence[float]) -> list[Confident]:
     """The recorded rule with every threshold of the grid."""
     found = [replace(recorded, threshold=one) for one in sorted(set(thresholds), reverse=True)]
-    try:
+    with faults_of("--thresholds: "):
         for one in found:
             one.check()
-    except ValueError as error:
-        raise ConfigError(f"--thresholds: {error}") from error
     return found
 
 
@@ -223,10 +221,8 @@ def _replay(
             f"the promise on tokens: {lacking} of {turns} turns have no tokens; name their column "
             "with --columns tokens=COLUMN",
         )
-    try:
+    with faults_of():
         return replay_rules(tables, rules, max_turns)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
 
 
 def _sizes(tables: Tables) -> tuple[int, int, str]:

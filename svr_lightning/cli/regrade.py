@@ -27,7 +27,7 @@ from svr_lightning.analysis.results import (
     write_results,
 )
 from svr_lightning.display import plain, text_table
-from svr_lightning.errors import ConfigError, one_line, require
+from svr_lightning.errors import ConfigError, faults_of, one_line, require
 from svr_lightning.tasks import get_task, require_trusted
 from svr_lightning.tasks.fields import shown
 from svr_lightning.tasks.grading import GRADERS, Grader, get_grader, label
@@ -56,10 +56,8 @@ def run(options: argparse.Namespace) -> int:
     )
     records = read_samples(samples)
     require(bool(records), f"{samples}: there are no samples in it")
-    try:
+    with faults_of(f"{samples}: "):
         require_trusted([record.task for record in records], options.task)
-    except ValueError as error:
-        raise ConfigError(f"{samples}: {error}") from error
     graded = regrade(records, get_grader(options.grader))
     config = section(read_results(samples.parent / RESULTS), "config")
     config = {
@@ -90,10 +88,8 @@ def regrade(records: Sequence[SampleRecord], grader: Grader) -> list[SampleRecor
 def _regraded_turns(record: SampleRecord, grader: Grader, where: str) -> Iterator[TurnRecord]:
     problem = record.problem
     require(problem.has_reference, f"{where} has no reference answer, so that it cannot be graded")
-    try:
+    with faults_of(f"{where}: "):
         task = get_task(record.task)
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from error
     for turn in record.turns:
         try:
             new = label(task, turn.text, problem, grader)

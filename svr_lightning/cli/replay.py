@@ -32,7 +32,7 @@ from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.analysis.voting import VOTES, vote
 from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.display import interval, short, text_table
-from svr_lightning.errors import ConfigError, require
+from svr_lightning.errors import faults_of, require
 from svr_lightning.files import write_json
 
 COLUMNS = ("accuracy", "turns", "avg_total_tokens", "esr", "pse", "any_turn_accuracy")
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     require(known, "--budget must be a number of tokens above 0")
     privileged = setting(recorded.config, "protocol", "privileged") is True
     found: dict[str, Any] = {"samples": str(recorded.samples), "privileged": privileged}
-    try:
+    with faults_of():
         found |= curves(tables, rule, max_turns)
         if options.compare_stops or options.budget is not None:
             found["stops"] = {
@@ -69,8 +69,6 @@ def run(options: argparse.Namespace) -> int:
         if recorded.independent:
             ks = [k for k in VOTES if k <= max_turns]
             found["votes"] = {name: vote(table, ks) for name, table in tables.items()}
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
     out = options.out or recorded.samples.parent / "replay"
     write_json(out / "replay.json", found)
     show(found, str(rule))

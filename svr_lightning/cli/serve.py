@@ -29,7 +29,7 @@ from svr_lightning.control.controller import Controller, Otherwise
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.engines.connections import check_url, read_key
 from svr_lightning.engines.openai import check_fields
-from svr_lightning.errors import ConfigError, field_error, require
+from svr_lightning.errors import ConfigError, faults_of, field_error, require
 from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
 from svr_lightning.tasks import get_task
 
@@ -137,7 +137,7 @@ def _controller(options: argparse.Namespace) -> Controller:
     limit = certificate and certificate.decoding.get("max_completion_tokens")
     certified_limit = limit if isinstance(limit, int) else None  # several data sets have a list
     turns = certificate.max_turns if certificate else 10
-    try:
+    with faults_of():
         return Controller(
             _replaced,
             get_task(options.task),
@@ -149,8 +149,6 @@ def _controller(options: argparse.Namespace) -> Controller:
             at_once=options.at_once,
             dialogue=FreshTurns(SelfVerifying()) if options.at_once > 1 else SelfVerifying(),
         )
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
 
 
 def _rule(options: argparse.Namespace) -> tuple[StopRule, Certificate | None]:

@@ -301,12 +301,7 @@ def _checkpoints(trainer: SVRTrainer) -> list[Path]:
     ]
 
 
-_KEPT_FOR_A_SERVER = (
-    "default_root_dir",
-    "logger",
-    "limit_val_batches",
-    "limit_test_batches",
-)
+_KEPT_FOR_A_SERVER = ("default_root_dir", "logger", "limit_val_batches", "limit_test_batches")
 """Settings of the trainer that apply if a server has the policy: no devices are needed here."""
 
 

@@ -121,12 +121,7 @@ class OpenAIEngine(RemoteEngine):
     @property
     def settings(self) -> dict[str, Any]:
         """What decides its completions, as far as it is known here."""
-        return {
-            "base_url": self.base_url,
-            "model_name": self.model_name,
-            "logprobs": self.logprobs,
-            "fields": self.fields,
-        }
+        return {n: getattr(self, n) for n in ("base_url", "model_name", "logprobs", "fields")}
 
     def api_key(self) -> str | None:
         """The key, read where it is used; see :func:`read_key`."""

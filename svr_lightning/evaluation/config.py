@@ -6,7 +6,7 @@ from typing import Literal
 from svr_lightning.analysis.results import applied_limit
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.core.types import Decoding
-from svr_lightning.errors import ConfigError, require
+from svr_lightning.errors import faults_of, require
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import Dialogue, FreshTurns
 
@@ -39,10 +39,8 @@ class EvaluationConfig:
     always the paper's."""
 
     def __post_init__(self) -> None:
-        try:
+        with faults_of("model.evaluation.stop: "):
             self.full_rule.check()
-        except ValueError as error:
-            raise ConfigError(f"model.evaluation.stop: {error}") from error
         limit = self.max_completion_tokens
         for name, holds, wanted in (
             ("max_turns", self.max_turns >= 1, "be at least 1"),

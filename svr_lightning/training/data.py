@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from svr_lightning.analysis.metrics import AVERAGES
 from svr_lightning.core.types import Problem
-from svr_lightning.errors import ConfigError, require
+from svr_lightning.errors import faults_of, require
 from svr_lightning.tasks import get_task
 from svr_lightning.training.sources import (
     DataSource,
@@ -292,13 +292,11 @@ def _loader(problems: list[Problem], sampler: Any, batch_size: int) -> DataLoade
 
 def _question_problems(questions: list[str], source: DataSource) -> list[Problem]:
     problems = []
-    try:
+    with faults_of("data.questions: "):
         task = get_task(source.task)
         for index, question in enumerate(questions):
             if not isinstance(question, str) or not question.strip():
                 raise ValueError(f"question {index} is empty")
             check_text(question, f"question {index}")
             problems.append(replace(task.from_question(question), id=f"{source.name}/{index}"))
-    except ValueError as error:
-        raise ConfigError(f"data.questions: {error}") from None
     return problems

@@ -28,7 +28,7 @@ from lightning.pytorch.strategies import DeepSpeedStrategy
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from transformers.utils.logging import disable_progress_bar
 
-from svr_lightning.errors import ConfigError, require
+from svr_lightning.errors import faults_of, require
 from svr_lightning.files import check_folder
 from svr_lightning.training.checkpoint import DurableCheckpointIO
 from svr_lightning.training.distributed import failing_together, hold_port, own_strategy
@@ -118,10 +118,8 @@ class RolloutFitLoop(_FitLoop):
         fraction is a share of the epoch's rollouts.
         """
         before = self._data_fetcher
-        try:
+        with faults_of():  # a validation interval that the data cannot have
             super().setup_data()
-        except ValueError as error:  # a validation interval that the data cannot have
-            raise ConfigError(str(error)) from error
         stock = self._data_fetcher
         if stock is before or stock is None:
             return

@@ -251,12 +251,7 @@ class PolicyUpdate:
 
 
 def policy_update_loss(
-    policy: Any,
-    reference: Any,
-    batch: TrainBatch,
-    spec: LossSpec,
-    *,
-    temperature: float = 0.9,
+    policy: Any, reference: Any, batch: TrainBatch, spec: LossSpec, *, temperature: float = 0.9
 ) -> PolicyUpdate:
     """The policy loss of one micro-batch: clipped surrogate plus ``beta * k3``.
 

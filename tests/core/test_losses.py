@@ -11,13 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from svr_lightning.core.losses import (
-    LossSpec,
-    LossTerms,
-    k3,
-    policy_loss,
-    token_logprobs,
-)
+from svr_lightning.core.losses import LossSpec, LossTerms, k3, policy_loss, token_logprobs
 from tests.tolerance import rounding
 
 LN2 = math.log(2.0)

@@ -36,14 +36,7 @@ def remote(
     engine = OpenAIEngine(url, "tiny", **{"timeout": 20.0, **settings})
     engine.retries = replace(engine.retries, first_delay=0.001)
     config = {"temperature": 0.0, "max_completion_tokens": 30, **(evaluation or {})}
-    found = evaluator(
-        engine,
-        renderer=None,
-        rule=rule,
-        max_turns=max_turns,
-        root=root,
-        **config,
-    )
+    found = evaluator(engine, renderer=None, rule=rule, max_turns=max_turns, root=root, **config)
     found.begin("toy", fingerprint="f")
     return found
 
