@@ -183,7 +183,8 @@ def read_results(path: str | os.PathLike[str]) -> dict[str, Any]:
         results = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: no results file ({error}); correct or remove it") from error
-    return results if isinstance(results, dict) else {}
+    require(isinstance(results, dict), f"{path}: no results file but a list or a value; remove it")
+    return dict(results)
 
 
 def setting(config: Mapping[str, Any], *keys: str) -> Any:
