@@ -65,11 +65,10 @@ def read_reply(reply: Any) -> AnyCompletion:
         ServerError: if it is none of the forms that :data:`Client` lists, or the model refused.
     """
     kind = type(reply).__name__
-    if isinstance(reply, str):
-        reply = (reply, False)
-    if isinstance(reply, tuple) and len(reply) == 2 and isinstance(reply[0], str):
-        reason = FinishReason.LENGTH if reply[1] else FinishReason.STOP
-        reply = RemoteCompletion(text=whole("", reply[0]), finish_reason=reason)
+    match (reply, False) if isinstance(reply, str) else reply:
+        case str(text), bool(cut):
+            reason = FinishReason.LENGTH if cut else FinishReason.STOP
+            reply = RemoteCompletion(text=whole("", text), finish_reason=reason)
     if hasattr(reply, "raise_for_status"):
         reply.raise_for_status()
         reply = read_answer(reply.content)
