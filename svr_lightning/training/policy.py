@@ -45,6 +45,8 @@ _SCORE_SHAPING = (
 LIGER_MODELS = ("qwen3", "qwen3_5_text")
 """Architectures whose RMSNorm and SwiGLU (and, for Qwen3, rotary embedding) liger-kernel replaces
 by the same functions, as its source says."""
+SMALL = 10_000_000
+"""Parameters of a model that computes faster on one thread of a CPU than on several."""
 SAFE_TRITON = Version("3.7.1")
 """First release since 3.4 whose gradients of gated linear attention are right on Hopper."""
 
@@ -229,7 +231,7 @@ def _random_hybrid(vocab: int, eos: int, seed: int, context: int) -> Any:
 def use_kernels(model: Any, device: str, *, trains: bool = True) -> None:
     """On CUDA, patch the model in place with the kernels that are installed for it.
 
-    For this process it also chooses what attention computes with.
+    For this process it also chooses what attention computes with, and a small model's one thread.
 
     Args:
         model: a transformers causal language model.
@@ -241,6 +243,8 @@ def use_kernels(model: Any, device: str, *, trains: bool = True) -> None:
         ConfigError: if a training would be slow or wrong.
     """
     if device != "cuda":
+        if "OMP_NUM_THREADS" not in os.environ and model.num_parameters() < SMALL:
+            torch.set_num_threads(1)  # more of them wait for each other longer than they compute
         return
     # cuDNN builds a plan for each new shape, and every micro-batch has another one.
     torch.backends.cuda.enable_cudnn_sdp(False)

@@ -19,6 +19,22 @@ def test_a_cpu_is_given_no_kernels():
         assert str(model) == before
 
 
+@pytest.mark.parametrize(("chosen", "threads"), [(None, 1), ("3", 3)])
+def test_a_small_model_on_a_cpu_takes_one_thread_unless_the_user_chose(
+    chosen, threads, monkeypatch
+):
+    before = torch.get_num_threads()
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if chosen:
+        monkeypatch.setenv("OMP_NUM_THREADS", chosen)
+    try:
+        torch.set_num_threads(3)
+        use_kernels(tiny_qwen3(), "cpu")
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.fixture
 def patched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The architectures that liger-kernel patches; restores what was chosen for the process."""
