@@ -102,6 +102,23 @@ def embedded(task: str, method: str, when: str) -> list[Any]:
     return [r[when][task] for r in EMBEDDED if (r["task"], r["method"]) == (task, method)]
 
 
+def test_changes_of_the_check_and_other_warm_starts_are_told_as_published():
+    said = " ".join(page("docs/results.md").split())
+    changes = published("tools/results/levers.json")["changes"].values()
+    ends = [interval(*one["difference_ci95"], form="+.3f") for one in changes]
+    for one, shown in zip(changes, ends, strict=True):
+        assert f"{one['difference']:+.3f} {shown}" in said
+        low, high = one["difference_ci98.3"]
+        assert low < 0 < high  # Holm: the smallest of three p-values is above 0.05 / 3
+    starts = published("tools/results/main_job_starts.json")
+    worth = [run["check_value"] for run in starts.values()]
+    gaps, gains = ([one[key] for one in worth] for key in ("gap", "gain"))
+    sure = sum(one["gap_ci95"][0] > 0 for one in worth)
+    share = f"above zero with its interval for {sure} of the {len(worth)}"
+    assert f"from {min(gaps):+.3f} to {max(gaps):+.3f}, {share}" in said
+    assert f"training adds {min(gains):+.3f} to {max(gains):+.3f}" in said
+
+
 def test_the_embedded_tasks_are_means_of_published_runs():
     (found,) = (rows for rows in tables(page("docs/results.md")) if "Brier" in rows[0])
     svr = [RUNS["svr"][seed] for seed in SEEDS]
