@@ -1,6 +1,8 @@
 """Which kernels a model gets on CUDA."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 from svr_lightning.errors import ConfigError
 from svr_lightning.training import policy
 from svr_lightning.training.policy import LIGER_MODELS, use_kernels
+from tests.commands import ROOT
 from tests.models import tiny_hybrid, tiny_qwen3
 
 
@@ -19,20 +22,18 @@ def test_a_cpu_is_given_no_kernels():
         assert str(model) == before
 
 
-@pytest.mark.parametrize(("chosen", "threads"), [(None, 1), ("3", 3)])
-def test_a_small_model_on_a_cpu_takes_one_thread_unless_the_user_chose(
-    chosen, threads, monkeypatch
-):
-    before = torch.get_num_threads()
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    if chosen:
-        monkeypatch.setenv("OMP_NUM_THREADS", chosen)
-    try:
-        torch.set_num_threads(3)
-        use_kernels(tiny_qwen3(), "cpu")
-        assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)
+@pytest.mark.parametrize(("chosen", "threads"), [({}, 1), ({"OMP_NUM_THREADS": "2"}, 2)])
+def test_a_small_model_on_a_cpu_takes_one_thread_unless_the_user_chose(chosen, threads):
+    kept = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    code = (
+        "import torch; from tests.models import tiny_qwen3; "
+        "from svr_lightning.training.policy import use_kernels; "
+        "use_kernels(tiny_qwen3(), 'cpu'); print(torch.get_num_threads())"
+    )
+    command, environment = [sys.executable, "-c", code], {**kept, "PYTHONPATH": str(ROOT), **chosen}
+    found = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+    # No more are had than cores.
+    assert int(found.stdout) == min(threads, len(os.sched_getaffinity(0))), found.stderr
 
 
 @pytest.fixture
