@@ -113,10 +113,15 @@ def test_changes_of_the_check_and_other_warm_starts_are_told_as_published():
     starts = published("tools/results/main_job_starts.json")
     worth = [run["check_value"] for run in starts.values()]
     gaps, gains = ([one[key] for one in worth] for key in ("gap", "gain"))
-    sure = sum(one["gap_ci95"][0] > 0 for one in worth)
-    share = f"above zero with its interval for {sure} of the {len(worth)}"
-    assert f"from {min(gaps):+.3f} to {max(gaps):+.3f}, {share}" in said
-    assert f"training adds {min(gains):+.3f} to {max(gains):+.3f}" in said
+    for key, values, place in (
+        ("gap", gaps, "is worth {} on average over the best stop without it: from {} to {}, {}"),
+        ("gain", gains, "Training adds {} on average, from {} to {}, {}"),
+    ):
+        ends = [f"{value:+.3f}" for value in (fmean(values), min(values), max(values))]
+        sure = sum(one[f"{key}_ci95"][0] > 0 for one in worth)
+        assert place.format(*ends, f"above zero with its interval for {sure}") in said
+    assert list(starts) == [str(seed) for seed in range(1, 11)]
+    assert f"the mean gap is {fmean(gaps):+.3f}" in " ".join(page("README.md").split())
 
 
 def test_the_embedded_tasks_are_means_of_published_runs():
