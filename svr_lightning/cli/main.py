@@ -176,12 +176,7 @@ def read_files(name: str, arguments: list[str]) -> int:
         ConfigError: for a fault that the user can fix.
     """
     options = parser_of(name).parse_args(arguments)
-    try:
-        for option in ("out", "write"):  # noticed now, not after the work
-            if folder := getattr(options, option, None):
-                check_folder(folder, f"--{option} {folder}")
-        return int(import_module(f"{__package__}.{name}").run(options))
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        reason = f"{where}cannot be used ({error.strerror or error}); give another file or folder"
-        raise ConfigError(reason) from error
+    for option in ("out", "write"):  # noticed now, not after the work
+        if folder := getattr(options, option, None):
+            check_folder(folder, f"--{option} {folder}")
+    return int(import_module(f"{__package__}.{name}").run(options))
