@@ -1,16 +1,11 @@
-"""Countdown expressions: their exact value, and one spelling for all ways of writing one.
+"""Countdown expressions: their exact value, and one name for all ways of writing one.
 
 Python's parser builds the syntax tree; nothing is compiled or run. Only the nodes of the four
 operations, signs and whole numbers are read.
-
-Two expressions are the same derivation if they become equal by exchanging the operands of ``+``
-and ``*``, by moving parentheses within a sum or within a product, and by the rules of signs.
-Subtraction adds the negated operand, and division multiplies by the inverse, so ``a-(b-c)`` is
-``a+c-b`` and ``a/(b/c)`` is ``a*c/b``. Nothing is multiplied out and no number disappears:
-``2*(3+5)`` and ``2*3+2*5`` are different, and so are ``4+4`` and ``8``.
 """
 
 import ast
+import hashlib
 import operator
 import re
 from collections.abc import Callable
@@ -32,12 +27,6 @@ _OPERATIONS: dict[type[ast.AST], Callable[..., Fraction]] = {
     ast.UAdd: operator.pos,
     ast.USub: operator.neg,
 }
-
-Terms = list[tuple[str, int]]
-"""The summands of a sum, each by the spelling and the sign of its product.
-
-A sign is 1 or -1. It is 0 for what is spelt like its negative, as ``0`` and ``3-3``, which is zero.
-"""
 
 
 class ExpressionError(ValueError):
@@ -63,16 +52,16 @@ def evaluate(text: str) -> tuple[Fraction, list[int]]:
         >>> evaluate("3 * (7 + 1)")
         (Fraction(24, 1), [3, 7, 1])
     """
-    tree = _parsed(text)
-    try:
-        value = _value(tree)
-    except ZeroDivisionError:
-        raise ExpressionError("division by zero") from None
-    return value, [int(digits) for digits in re.findall("[0-9]+", text)]
+    return _value(_parsed(text), Fraction), [int(digits) for digits in re.findall("[0-9]+", text)]
 
 
 def canonical(text: str) -> str:
-    """The spelling that ``text`` shares with every other way of writing the same derivation.
+    """A name that ``text`` shares with every other way of writing the same derivation.
+
+    Two expressions are the same derivation if they have the same numbers and would be equal
+    whatever these were. The value with pseudorandom integers in place of the numbers shows it: two
+    different rational functions are hardly ever equal there. So ``a-(b-c)`` is ``a+c-b``, and
+    ``a/(b/c)`` is ``a*c/b``, but ``2*(3+5)`` is not ``2*3+2*5``, nor is ``4+4`` the same as ``8``.
 
     Raises:
         ExpressionError: for what :func:`evaluate` does not accept.
@@ -80,15 +69,15 @@ def canonical(text: str) -> str:
     Examples:
         >>> canonical("(3 + 5)*2") == canonical("2*(5+3)")
         True
-        >>> canonical("7 - (1 - 4)/2")
-        '(-(+1-4)/2+7)'
     """
-    evaluate(text)  # refuses a division by zero, of which a spelling knows nothing
-    terms = _terms(_parsed(text))
-    if len(terms) > 1:
-        return _spelt(terms)
-    spelling, sign = terms[0]
-    return "-" * (sign < 0) + spelling
+    _, numbers = evaluate(text)
+    return f"{sorted(numbers)} {_value(_parsed(text), _stand_in)}"
+
+
+def _stand_in(number: int) -> Fraction:
+    """An integer of 64 bits for a number; 0 for 0, of which every product is the same."""
+    digest = hashlib.sha256(str(number).encode()).digest()
+    return Fraction(int.from_bytes(digest[:8], "big") if number else 0)
 
 
 def _parsed(text: str) -> ast.expr:
@@ -104,53 +93,15 @@ def _parsed(text: str) -> ast.expr:
         raise ExpressionError(str(error)) from None
 
 
-def _value(node: ast.expr) -> Fraction:
+def _value(node: ast.expr, number: Callable[[int], Fraction]) -> Fraction:
     if isinstance(node, ast.Constant):
-        return Fraction(node.value)  # type: ignore[arg-type]  # digits alone
+        return number(node.value)  # type: ignore[arg-type]  # digits alone
     if isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATIONS:
-        return _OPERATIONS[type(node.op)](_value(node.operand))
+        return _OPERATIONS[type(node.op)](_value(node.operand, number))
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-        return _OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
+        left, right = _value(node.left, number), _value(node.right, number)
+        try:
+            return _OPERATIONS[type(node.op)](left, right)
+        except ZeroDivisionError:
+            raise ExpressionError("division by zero") from None
     raise ExpressionError("something else than + - * / of numbers")
-
-
-def _terms(node: ast.expr) -> Terms:
-    """An expression as a sum, in order; a number or a product is one summand."""
-    if isinstance(node, ast.UnaryOp):
-        terms = _terms(node.operand)
-        return _negated(terms) if isinstance(node.op, ast.USub) else terms
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
-        right = _terms(node.right)
-        right = _negated(right) if isinstance(node.op, ast.Sub) else right
-        return sorted(_terms(node.left) + right)
-    sign, above, below = _factors(node)
-    return [("*".join(sorted(above)) + "".join(f"/{one}" for one in sorted(below)), sign)]
-
-
-def _factors(node: ast.expr) -> tuple[int, list[str], list[str]]:
-    """An expression as a product: its sign, and the factors above and below the line.
-
-    Factors are spelt without a sign; a sum is one factor.
-    """
-    if isinstance(node, ast.Constant):
-        return int(node.value != 0), [str(node.value)], []
-    if isinstance(node, ast.UnaryOp):
-        sign, above, below = _factors(node.operand)
-        return (-sign if isinstance(node.op, ast.USub) else sign), above, below
-    assert isinstance(node, ast.BinOp)
-    if isinstance(node.op, ast.Mult | ast.Div):
-        sign, above, below = _factors(node.left)
-        other, *parts = _factors(node.right)
-        more, less = parts if isinstance(node.op, ast.Mult) else reversed(parts)
-        return sign * other, above + more, below + less
-    terms = _terms(node)
-    here, there = _spelt(terms), _spelt(_negated(terms))
-    return (here < there) - (here > there), [min(here, there)], []
-
-
-def _negated(terms: Terms) -> Terms:
-    return sorted((spelling, -sign) for spelling, sign in terms)
-
-
-def _spelt(terms: Terms) -> str:
-    return "(" + "".join(f"{'-' if sign < 0 else '+'}{one}" for one, sign in terms) + ")"
