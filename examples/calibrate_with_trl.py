@@ -14,8 +14,8 @@ from importlib.resources import files
 from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
-from svr_lightning.adapters.trl_rewards import brier, correct, dataset, log_score, verdict
 from svr_lightning.training.sources import DataSource, load_problems
+from svr_lightning.trl_rewards import brier, correct, dataset, log_score, verdict
 
 POLICY = str(files("svr_lightning.tiny") / "countdown_policy")
 RULES = {"brier": brier, "log": log_score, "verdict": verdict}

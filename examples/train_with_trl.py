@@ -1,29 +1,188 @@
-"""SVR with TRL's GRPOTrainer, on the policy that ships with this package.
+"""SVR with TRL's GRPOTrainer: a rollout function to copy and change.
 
     pip install -e ".[trl]"
     python examples/train_with_trl.py --steps 20
 
-Replace the policy by any chat model and the problems by your own: docs/extending.md.
+TRL samples, compares and updates; prompts, grading and rewards are those of this package. TRL takes
+one sequence per trajectory, and each turn has a prompt of its own. So, as in SVR, the last turn is
+trained, with the mean reward of all turns. Degenerate groups are not replaced.
+
+Replace the policy by any chat model and the problems by your own: docs/extending.md. TRL calls
+rollout functions experimental, and its generation, which :class:`Generation` uses, is private.
 """
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
+from datasets import Dataset
 from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
-from svr_lightning.adapters.trl import SVRRollouts
+from svr_lightning.core.types import Decoding, FinishReason, Message, Problem, Trajectory
+from svr_lightning.engines.base import Engine, Output, Request
+from svr_lightning.recipes.base import rewards_of
+from svr_lightning.recipes.dialogues import chain
 from svr_lightning.recipes.svr import SVR
+from svr_lightning.rollout.driver import Driver, Job
+from svr_lightning.rollout.rendering import Renderer
+from svr_lightning.tasks.grading import score_turns
+from svr_lightning.training.policy import stop_token_ids
+from svr_lightning.training.serving import PolicyEngine
 from svr_lightning.training.sources import DataSource, load_problems
 
 POLICY = str(files("svr_lightning.tiny") / "countdown_policy")
+RECIPE = SVR(horizon=3, length_scale=256)  # prompts and rewards; the rest is in make_trainer
+MAX_PROMPT_TOKENS = 512  # longer prompts are cut, as in this package's own training
 GROUP = 8
 
 
-def make_trainer(rollouts: SVRRollouts, folder: str, **settings: Any) -> GRPOTrainer:
+class SVRRollouts:
+    """TRL's ``rollout_func``: all turns of one trajectory for each prompt.
+
+    Args:
+        problems: to train on. Their prompts name them, since TRL hands over nothing else.
+        engine: samples instead of TRL, from the model that trains, with a seed for each draw.
+    """
+
+    def __init__(self, problems: Sequence[Problem], engine: Engine | None = None) -> None:
+        self.problems: dict[tuple[str, ...], Problem] = {}
+        for problem in problems:
+            other = self.problems.setdefault(texts(RECIPE.dialogue.first(problem)), problem)
+            if other is not problem:
+                both = f"{other.id!r} and {problem.id!r}"
+                raise ValueError(f"problems {both} have the same prompt; keep one of them")
+        self.engine = engine
+        self.serving: PolicyEngine | None = None
+
+    def __call__(self, prompts: list[list[Message]], trainer: Any) -> dict[str, Any]:
+        """What TRL trains on: the last turns, with a column for each reward function."""
+        renderer = Renderer(
+            trainer.processing_class,
+            max_prompt_tokens=MAX_PROMPT_TOKENS,
+            max_model_len=MAX_PROMPT_TOKENS + trainer.max_completion_length,
+            chat_template_kwargs=trainer.chat_template_kwargs,
+        )
+        self.serving = self.serving or self.serve(trainer, renderer.max_model_len)
+        step = trainer.state.global_step
+        with self.serving.sampling(step):
+            driver = Driver(self.serving.engine, renderer, run_seed=trainer.args.seed, step=step)
+            trajectories = driver.run(self.jobs(prompts, trainer))
+        trained = [one.turns[-1].sampled for one in trajectories]
+        rewards, correct = zip(*map(graded, trajectories), strict=True)
+        return {
+            "prompt_ids": [list(completion.prompt_ids) for completion in trained],
+            "completion_ids": [list(completion.token_ids) for completion in trained],
+            "logprobs": [list(one.logprobs) for one in trained] if trainer.use_vllm else None,
+            "svr_reward": list(rewards),
+            "last_turn_correct": list(correct),
+        }
+
+    def serve(self, trainer: Any, max_model_len: int) -> PolicyEngine:
+        """What samples from the model that trains."""
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        return PolicyEngine(
+            model,
+            self.engine or Generation(trainer),
+            stop_token_ids=stop_token_ids(model, trainer.processing_class),
+            max_model_len=max_model_len,
+            device_type=trainer.accelerator.device.type,
+        )
+
+    def jobs(self, prompts: list[list[Message]], trainer: Any) -> list[Job]:
+        """A trajectory for each prompt; TRL repeats the prompt of a problem for each sample."""
+        decoding = Decoding(
+            max_completion_tokens=trainer.max_completion_length,
+            temperature=trainer.temperature,
+            top_p=trainer.top_p,
+            top_k=trainer.top_k,
+        )
+        jobs = []
+        first = trainer.accelerator.process_index * len(prompts)
+        for index, prompt in enumerate(prompts, start=first):
+            problem, sample = self.problems[texts(prompt)], index % trainer.num_generations
+            program = chain(RECIPE.dialogue, problem, sample, RECIPE.horizon)
+            jobs.append(Job(problem, sample, program, decoding))
+        return jobs
+
+
+def texts(prompt: Sequence[Message]) -> tuple[str, ...]:
+    """A prompt as a key, whatever else TRL's data sets add to its messages."""
+    return tuple(message["content"] for message in prompt)
+
+
+def graded(trajectory: Trajectory) -> tuple[float, float]:
+    """The mean reward of all turns, and 1 where the last answer is correct."""
+    scored = score_turns(trajectory.problem, trajectory.turns, RECIPE.dialogue.formats)
+    (reward,) = RECIPE.returns([rewards_of(RECIPE, scored)])
+    return reward, float(scored[-1].correct)
+
+
+def svr_reward(svr_reward: list[float], **_: Any) -> list[float]:
+    """What TRL compares."""
+    return svr_reward
+
+
+def last_turn_correct(last_turn_correct: list[float], **_: Any) -> list[float]:
+    """Only logged."""
+    return last_turn_correct
+
+
+class Generation(Engine):
+    """TRL's own generation, vLLM or transformers: one batch for all that wait.
+
+    It samples as TRL's arguments say, which the requests repeat, and has no seed for a single draw.
+    """
+
+    version, max_batch, dtype = -1, 2**31, None
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+        self.waiting: list[Request] = []
+        self.stop_ids: tuple[int, ...] = ()
+
+    def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
+        """Remember what ends a completion."""
+        self.stop_ids = stop_token_ids
+
+    def sync(self, model: Any, version: int) -> None:
+        """TRL hands its weights on itself."""
+        self.version = version
+
+    def submit(self, request: Request) -> None:
+        """Queue a request."""
+        self.waiting.append(request)
+
+    def cancel(self) -> None:
+        """Drop the queue."""
+        self.waiting.clear()
+
+    def step(self) -> list[Output]:
+        """Complete all that wait."""
+        requests, self.waiting = self.waiting, []
+        prompts = [list(request.prompt_ids) for request in requests]
+        completions, logprobs = self.trainer._generate_single_turn(prompts, None, {}, 1)
+        ends = (FinishReason.LENGTH, FinishReason.STOP)
+        return [
+            Output(
+                id=request.id,
+                token_ids=tuple(ids),
+                logprobs=tuple(logprobs[row]) if logprobs else (),
+                finish_reason=ends[bool(ids) and ids[-1] in self.stop_ids],
+                version=self.version,
+            )
+            for row, (request, ids) in enumerate(zip(requests, completions, strict=True))
+        ]
+
+
+def make_trainer(
+    problems: Sequence[Problem], folder: str, engine: Engine | None = None, **settings: Any
+) -> GRPOTrainer:
     """GRPOTrainer with the paper's loss, group-relative advantages and clipping."""
+    rollouts = SVRRollouts(problems, engine)
+    prompts = [{"prompt": RECIPE.dialogue.first(problem)} for problem in problems]
     arguments: dict[str, Any] = {
         "output_dir": folder,
         "loss_type": "grpo",
@@ -38,7 +197,7 @@ def make_trainer(rollouts: SVRRollouts, folder: str, **settings: Any) -> GRPOTra
         "adam_beta2": 0.95,
         "max_grad_norm": 2.0,
         "lr_scheduler_type": "constant",
-        "reward_weights": list(rollouts.reward_weights),
+        "reward_weights": [1.0, 0.0],
         "model_init_kwargs": {"dtype": "float32"},
         "use_cpu": True,
         "bf16": False,
@@ -53,9 +212,9 @@ def make_trainer(rollouts: SVRRollouts, folder: str, **settings: Any) -> GRPOTra
         model=POLICY,
         args=GRPOConfig(**arguments | settings),
         processing_class=AutoTokenizer.from_pretrained(POLICY),
-        train_dataset=rollouts.dataset,
+        train_dataset=Dataset.from_list(prompts),
         rollout_func=rollouts,
-        reward_funcs=rollouts.reward_funcs,
+        reward_funcs=[svr_reward, last_turn_correct],
     )
 
 
@@ -66,12 +225,13 @@ def main() -> None:
     options = parser.parse_args()
     source = DataSource(name="train", task="countdown", path="embedded:countdown-tiny")
     problems = load_problems(source)[: 2 * options.steps]
-    rollouts = SVRRollouts(problems, SVR(horizon=3, length_scale=256))
     with tempfile.TemporaryDirectory() as folder:
-        trainer = make_trainer(rollouts, folder, max_steps=options.steps)
+        trainer = make_trainer(problems, folder, max_steps=options.steps)
         trainer.train()
         for row in trainer.state.log_history[:-1]:
-            reward, right = (row[f"rewards/{f.__name__}/mean"] for f in rollouts.reward_funcs)
+            reward, right = (
+                row[f"rewards/{name}/mean"] for name in ("svr_reward", "last_turn_correct")
+            )
             print(f"step {row['step']}  reward {reward:.3f}  last turn correct {right:.3f}")
 
 

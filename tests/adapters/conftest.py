@@ -1,4 +1,4 @@
-"""Tests of the adapters for TRL are left out where it is missing; ``make test`` has it."""
+"""Tests with TRL are left out where it is missing; ``make test`` has it."""
 
 from importlib.util import find_spec
 

@@ -1,21 +1,16 @@
 """TRL's own GRPOTrainer takes the optimizer step that this package's trainer takes."""
 
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from examples import calibrate_with_trl, train_with_trl
-from svr_lightning.adapters import trl_rewards
-from svr_lightning.adapters.trl import SVRRollouts
+from svr_lightning import trl_rewards
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.types import Decoding, Problem
 from svr_lightning.engines.transformers import TransformersEngine
-from svr_lightning.errors import ConfigError
-from svr_lightning.recipes.svr import SVR
 from svr_lightning.tasks import get_task
 from svr_lightning.training.config import OptimizerConfig, PolicyConfig, ReferenceConfig
 from svr_lightning.training.data import SVRDataModule
@@ -25,13 +20,12 @@ from tests.small_fit import trainer as our_trainer
 from tests.tolerance import assert_same_first_step
 
 GROUP, PROBLEMS, SEED, LR = 8, 2, 42, 1e-4
-SETTINGS = {"group_size": GROUP, "horizon": 3, "length_scale": 256}
 
 
 def our_step(folder: Path) -> tuple[SVRModule, list[Problem]]:
     module = SVRModule(
         policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
-        recipe=SVR(**SETTINGS, loss=LossSpec(beta=0.1)),
+        recipe=replace(train_with_trl.RECIPE, group_size=GROUP, loss=LossSpec(beta=0.1)),
         sampling=Decoding(temperature=0.9, max_completion_tokens=96),
         # A schedule of one step starts at the floor.
         optimizer=OptimizerConfig(lr=LR, weight_decay=0.1, betas=(0.9, 0.95), floor=1.0),
@@ -48,19 +42,14 @@ def our_step(folder: Path) -> tuple[SVRModule, list[Problem]]:
     return module, [group.problem for group in module.groups]
 
 
-def trl_step(problems: Sequence[Problem], folder: Path, **changes: Any) -> Any:
-    rollouts = SVRRollouts(problems, SVR(**SETTINGS), max_prompt_tokens=512, **changes)
-    trainer = train_with_trl.make_trainer(
-        rollouts, str(folder), max_steps=1, seed=SEED, learning_rate=LR
-    )
-    trainer.train()
-    return trainer
-
-
 def test_the_first_optimizer_step_is_ours(tmp_path):
     module, problems = our_step(tmp_path)
     assert any(sample.advantage for group in module.groups for sample in group.samples)
-    trainer = trl_step(problems, tmp_path, engine=TransformersEngine(max_batch=64))
+    engine = TransformersEngine(max_batch=64)
+    trainer = train_with_trl.make_trainer(
+        problems, str(tmp_path), engine, max_steps=1, seed=SEED, learning_rate=LR
+    )
+    trainer.train()
     length = 512 + 96
     assert_same_first_step(trainer.model, module, LR, length, PROBLEMS * GROUP * length)
 
@@ -74,8 +63,8 @@ def test_the_documented_example_trains_with_trls_own_generation(monkeypatch, cap
 
 def test_problems_that_trl_could_not_tell_apart_are_refused():
     twin = Problem(id="a", task="gsm8k", question="1 + 1 = ?", reference="2")
-    with pytest.raises(ConfigError, match="'a' and 'b' have the same prompt"):
-        SVRRollouts([twin, replace(twin, id="b", reference="3")])
+    with pytest.raises(ValueError, match="'a' and 'b' have the same prompt"):
+        train_with_trl.SVRRollouts([twin, replace(twin, id="b", reference="3")])
 
 
 SURE = "<answer>3+5</answer><self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>"

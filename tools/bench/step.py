@@ -160,17 +160,17 @@ class TRLNoting(TrainerCallback):
 
 def trl(options: argparse.Namespace, folder: str, notebook: Notebook) -> None:
     """GRPOTrainer with this package's prompts and rewards; what would only slow it down is off."""
-    from examples.train_with_trl import make_trainer
-    from svr_lightning.adapters.trl import SVRRollouts
+    from examples import train_with_trl
 
+    train_with_trl.RECIPE, train_with_trl.MAX_PROMPT_TOKENS = RECIPE, SIZES["max_prompt_tokens"]
     steps = options.warmup + options.steps
     problems = data_module(options.seed).problems("train")[0]
     order = TrainingOrder(problems, batch_size=PROBLEMS, seed=options.seed, rank=0, ranks=1)
     chosen = [problems[index] for index in order][: steps * PROBLEMS]
     if len(chosen) < steps * PROBLEMS:
         raise SystemExit(f"--steps {steps}: one epoch holds {len(chosen) // PROBLEMS} steps")
-    trainer: Any = make_trainer(
-        SVRRollouts(chosen, RECIPE, max_prompt_tokens=SIZES["max_prompt_tokens"]),
+    trainer: Any = train_with_trl.make_trainer(
+        chosen,
         folder,
         seed=options.seed,
         max_steps=steps,

@@ -9,7 +9,7 @@
         reward_funcs=[correct, brier],
     )
 
-A self-check that is not in form earns 0. Refinement over several turns is :mod:`.trl`.
+A self-check that is not in form earns 0. examples/train_with_trl.py refines over several turns.
 """
 
 import json
