@@ -17,36 +17,25 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "Certificate": "analysis.operating_point",
-    "Controller": "control.controller",
-    "Problem": "core.types",
-    "ScoredTurn": "core.types",
-    "SelfCheck": "core.types",
-    "Verdict": "core.types",
-    "Reward": "core.rewards",
-    "RewardWeights": "core.rewards",
-    "TurnReward": "core.rewards",
-    "trajectory_return": "core.rewards",
-    "turn_rewards": "core.rewards",
-    "parse_self_check": "core.parsing",
-    "self_check_format_score": "core.parsing",
-    "should_stop": "core.stopping",
-    "get_task": "tasks",
-    "Task": "tasks",
-    "get_grader": "tasks.grading",
-    "first_turn_messages": "core.prompts",
-    "refinement_messages": "core.prompts",
+_NAMES = {
+    "analysis.operating_point": "Certificate",
+    "control.controller": "Controller",
+    "core.parsing": "parse_self_check self_check_format_score",
+    "core.prompts": "first_turn_messages refinement_messages",
+    "core.rewards": "Reward RewardWeights TurnReward trajectory_return turn_rewards",
+    "core.stopping": "should_stop",
+    "core.types": "Decoding Problem ScoredTurn SelfCheck Verdict",
+    "tasks": "Task get_task",
+    "tasks.grading": "get_grader",
     # These import torch, transformers and Lightning when they are first used.
-    "Decoding": "core.types",
-    "Renderer": "rollout.rendering",
-    "collect_rollout": "rollout.collect",
-    "micro_batches": "training.update",
-    "policy_update_loss": "training.update",
-    "SVRDataModule": "training.data",
-    "SVRModule": "training.module",
-    "SVRTrainer": "training.trainer",
+    "rollout.collect": "collect_rollout",
+    "rollout.rendering": "Renderer",
+    "training.data": "SVRDataModule",
+    "training.module": "SVRModule",
+    "training.trainer": "SVRTrainer",
+    "training.update": "micro_batches policy_update_loss",
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted(_HOME)
 
