@@ -19,12 +19,7 @@ import torch
 
 from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Engine, Output, Request
-from svr_lightning.engines.vllm_process import (
-    prepare_environment,
-    process_named,
-    processes,
-    random_state_kept,
-)
+from svr_lightning.engines.vllm_process import prepare_environment, process_named, processes
 from svr_lightning.engines.vllm_weights import is_tied, load_weights
 from svr_lightning.errors import ConfigError, require
 
@@ -109,7 +104,7 @@ class VLLMEngine(Engine):
         if on_cpu and arguments["enforce_eager"]:  # the default: compiling costs more than it saves
             self._eager = partial(torch.compiler.set_stance, "force_eager")
         gpu = 0 if on_cpu else torch.cuda.current_device()
-        with process_named(gpu), random_state_kept(), self._eager():
+        with process_named(gpu), self._eager():
             try:
                 self._llm = LLM(**arguments)
             except (TypeError, ValueError) as error:

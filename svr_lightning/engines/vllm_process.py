@@ -1,12 +1,10 @@
-"""The process that vLLM lives in: its environment, its GPU, its shared memory, its generators."""
+"""The process that vLLM lives in: its environment and its GPU."""
 
 import logging
 import os
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import torch
 
 from svr_lightning.errors import require
@@ -81,16 +79,3 @@ def process_named(gpu: int) -> Iterator[None]:
 def processes() -> int:
     """Processes of this run."""
     return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-
-
-@contextmanager
-def random_state_kept() -> Iterator[None]:
-    """VLLM seeds the generators of the process that it lives in."""
-    python, numpy = random.getstate(), np.random.get_state()
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices):
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)

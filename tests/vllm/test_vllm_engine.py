@@ -1,7 +1,6 @@
 """The vLLM engine on its CPU build, against plain forward passes of transformers."""
 
 import copy
-import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -125,13 +124,9 @@ def test_more_prompts_than_one_step_can_read_are_sampled_alike(plain):
 
 
 def test_only_the_stop_tokens_it_was_started_with_end_a_completion():
-    """And starting it leaves the random state of the process alone."""
     model = served_model("qwen3")
     model.config.eos_token_id = model.generation_config.eos_token_id = 3
-    states = torch.random.get_rng_state(), random.getstate()
     engine = started(model)
-    assert torch.equal(torch.random.get_rng_state(), states[0])
-    assert random.getstate() == states[1]
     outputs = run(engine, [ask(i, max_tokens=60, temperature=1.5) for i in range(12)])
     assert any(3 in output.token_ids[:-1] for output in outputs.values())
 
