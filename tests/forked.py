@@ -17,8 +17,6 @@ from pathlib import Path
 
 import torch
 
-from svr_lightning.training.distributed import held_port
-
 ROOT = Path(__file__).resolve().parents[1]
 _PORTS: list[socket.socket] = []
 METHOD = "forkserver"
@@ -48,8 +46,14 @@ def wait(process: BaseProcess, timeout: float = 600) -> int:
 
 
 def free_port() -> int:
-    """A port that nobody but a server of this test is given, however late it begins to listen."""
-    _PORTS.append(held_port())
+    """A port that nobody but a server of this test is given, however late it begins to listen.
+
+    A socket keeps it. Who sets SO_REUSEADDR, as torch does, can listen there all the same.
+    """
+    _PORTS.append(socket.socket())
+    _PORTS[-1].bind(("", 0))
+    # Set before, another one could bind it too.
+    _PORTS[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     return int(_PORTS[-1].getsockname()[1])
 
 

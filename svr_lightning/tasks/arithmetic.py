@@ -58,10 +58,11 @@ def evaluate(text: str) -> tuple[Fraction, list[int]]:
 def canonical(text: str) -> str:
     """A name that ``text`` shares with every other way of writing the same derivation.
 
-    Two expressions are the same derivation if they have the same numbers and would be equal
-    whatever these were. The value with pseudorandom integers in place of the numbers shows it: two
-    different rational functions are hardly ever equal there. So ``a-(b-c)`` is ``a+c-b``, and
-    ``a/(b/c)`` is ``a*c/b``, but ``2*(3+5)`` is not ``2*3+2*5``, nor is ``4+4`` the same as ``8``.
+    Two expressions are the same derivation if they have the same numbers, as many products and
+    quotients, and would be equal whatever the numbers were. The value with pseudorandom integers in
+    place of the numbers shows it: two different rational functions are hardly ever equal there. So
+    ``a-(b-c)`` is ``a+c-b`` and ``a/(b/c)`` is ``a*c/b``, but ``4+4`` is not ``8``, ``2*(3+5)`` is
+    not ``2*3+2*5``, and ``3+5-5`` is not ``3*5/5``.
 
     Raises:
         ExpressionError: for what :func:`evaluate` does not accept.
@@ -71,7 +72,8 @@ def canonical(text: str) -> str:
         True
     """
     _, numbers = evaluate(text)
-    return f"{sorted(numbers)} {_value(_parsed(text), _stand_in)}"
+    products = len(re.findall("[*/]", text))
+    return f"{sorted(numbers)} {products} {_value(_parsed(text), _stand_in)}"
 
 
 def _stand_in(number: int) -> Fraction:

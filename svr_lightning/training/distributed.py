@@ -4,9 +4,7 @@ Stage 2 of ZeRO keeps complete weights on every process, which rollouts need, an
 and the optimizer with its fp32 master weights.
 """
 
-import os
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -18,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
@@ -71,28 +68,6 @@ def _end_all(trainer: Any) -> None:
     # The system ends this process if a callback or a collective blocks it.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(CLEAN_UP_SECONDS)
-
-
-def held_port() -> socket.socket:
-    """A socket at a port that the system gives to nobody else as long as it is open.
-
-    Who sets SO_REUSEADDR, as torch does where processes meet, can listen there all the same.
-    """
-    held = socket.socket()
-    held.bind(("", 0))
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # earlier, another could bind it too
-    return held
-
-
-def hold_port(strategy: Any) -> None:
-    """Keep the port that processes of this machine meet at until they do.
-
-    Lightning only finds one that is free, which another program may have seconds later.
-    """
-    environment = getattr(strategy, "cluster_environment", None)
-    if isinstance(environment, LightningEnvironment) and "MASTER_PORT" not in os.environ:
-        held = held_port()
-        vars(environment).update(held=held, _main_port=held.getsockname()[1])
 
 
 def check_precision(precision: str, *, sharded: bool) -> None:

@@ -31,7 +31,7 @@ from transformers.utils.logging import disable_progress_bar
 from svr_lightning.errors import faults_of, require
 from svr_lightning.files import check_folder
 from svr_lightning.training.checkpoint import DurableCheckpointIO
-from svr_lightning.training.distributed import failing_together, hold_port, own_strategy
+from svr_lightning.training.distributed import failing_together, own_strategy
 from svr_lightning.training.logs import CSVLog
 
 
@@ -215,7 +215,6 @@ class SVRTrainer(Trainer):
             kwargs["callbacks"] = [c for c in callbacks if not isinstance(c, ProgressBar)]
         kwargs["plugins"] = [*_as_list(kwargs.get("plugins")), DurableCheckpointIO()]
         super().__init__(*args, **kwargs)
-        hold_port(self.strategy)
         self.fit_loop = RolloutFitLoop(self, self.fit_loop)
         # Advantages and the engine's log-probabilities stay in fp32.
         self.precision_plugin.convert_input = _unchanged  # type: ignore[method-assign, assignment]

@@ -29,7 +29,14 @@ def test_ways_of_writing_one_derivation_are_spelt_alike(left, right):
 
 @pytest.mark.parametrize(
     ("left", "right"),
-    [("2*(3+5)", "2*3+2*5"), ("4+4", "8"), ("8-3", "3-8"), ("1*5", "5"), ("2-3*4", "(2-3)*4")],
+    [
+        ("2*(3+5)", "2*3+2*5"),
+        ("3+5-5", "3*5/5"),
+        ("4+4", "8"),
+        ("8-3", "3-8"),
+        ("1*5", "5"),
+        ("2-3*4", "(2-3)*4"),
+    ],
 )
 def test_different_derivations_are_spelt_differently(left, right):
     assert canonical(left) != canonical(right)

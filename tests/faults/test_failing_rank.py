@@ -27,7 +27,8 @@ def run_two(folder: Path, rank: int, fault: str, others: str = "wait") -> tuple[
         *("--trainer.limit_val_batches", "0", "--model.engine", engine),
         *ONE_UPDATE,
     )
-    code = forked.wait(forked.start(folder / "log", *arguments))
+    port = str(forked.free_port())
+    code = forked.wait(forked.start(folder / "log", *arguments, MASTER_PORT=port))
     everyone = [int(path.name.removeprefix("pid-")) for path in folder.glob("pid-*")]
     assert len(everyone) == 2
     struck = (folder / "struck").stat().st_mtime

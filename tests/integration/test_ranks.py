@@ -1,6 +1,5 @@
 """Two processes train what one does: under DDP, under ZeRO-2, through accumulation and resuming."""
 
-import socket
 import sys
 from typing import Any
 
@@ -9,7 +8,7 @@ import torch
 
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy, check_precision, own_strategy
-from tests import forked, small_fit
+from tests import forked
 from tests.commands import SMALL, TINY, jsonl, refused
 from tests.faults.runs import MEASURED
 from tests.rank_trainings import CLIP, LORA, LR, train
@@ -159,18 +158,6 @@ def test_lightnings_own_object_and_sharded_weights_are_refused():
     for strategy in ("fsdp", "deepspeed_stage_3", "deepspeed_stage_2_offload", *objects):
         with pytest.raises(ConfigError, match="use deepspeed_stage_2 or SVRDeepSpeedStrategy, wit"):
             own_strategy(strategy)
-
-
-def test_the_port_where_processes_will_meet_is_given_to_no_other_program(tmp_path, monkeypatch):
-    monkeypatch.delenv("MASTER_PORT", raising=False)
-    trainer = small_fit.trainer(tmp_path, devices=2, strategy="ddp")
-    port = trainer.strategy.cluster_environment.main_port
-    with socket.socket() as another, pytest.raises(OSError, match="in use"):
-        another.bind(("127.0.0.1", port))
-    assert torch.distributed.TCPStore("127.0.0.1", port, is_master=True).port == port
-    monkeypatch.setenv("MASTER_PORT", "29511")  # what a user sets counts
-    trainer = small_fit.trainer(tmp_path, devices=2, strategy="ddp")
-    assert trainer.strategy.cluster_environment.main_port == 29511
 
 
 def test_an_evaluation_under_deepspeed_needs_neither_training_data_nor_an_optimizer(tmp_path):
