@@ -175,11 +175,3 @@ def unique(records: Sequence[SampleRecord]) -> list[SampleRecord]:
     for record in records:
         found.setdefault(record.key, record)
     return list(found.values())
-
-
-def by_dataset(records: Sequence[SampleRecord]) -> dict[str, list[SampleRecord]]:
-    """The records of each data set, in the order in which the data sets first occur."""
-    found: dict[str, list[SampleRecord]] = {}
-    for record in records:
-        found.setdefault(record.dataset, []).append(record)
-    return found

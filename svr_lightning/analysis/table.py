@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from svr_lightning.analysis.records import SampleRecord, by_dataset, unique
+from svr_lightning.analysis.records import SampleRecord, unique
 from svr_lightning.core.metrics import DEFINITIONS, NO_VERDICT, VERDICT_CODES, value_of
 from svr_lightning.core.types import StopSignals
 
@@ -120,7 +120,10 @@ def turn_tables(records: Sequence[SampleRecord]) -> dict[str, TurnTable]:
     Raises:
         ValueError: naming a record with a turn that has no label.
     """
-    return {name: _turn_table(name, rows) for name, rows in by_dataset(unique(records)).items()}
+    rows: dict[str, list[SampleRecord]] = {}
+    for record in unique(records):
+        rows.setdefault(record.dataset, []).append(record)
+    return {name: _turn_table(name, problems) for name, problems in rows.items()}
 
 
 def cluster_codes(labels: Sequence[object]) -> Ints:

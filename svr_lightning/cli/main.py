@@ -27,7 +27,6 @@ READING = {
     "replay": "every fixed budget, threshold and vote from one recording",
     "certify": "a threshold with guaranteed error rates on new problems",
     "report": "figures, tables and a page to read",
-    "regrade": "grade recorded samples with another grader",
 }
 SERVING = {"serve": "a chat-completions server that refines each answer until a rule stops it"}
 

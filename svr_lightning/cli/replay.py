@@ -13,11 +13,14 @@ within the same tokens: those of the run's rule, or --budget.
 Fresh turns (model.evaluation.fresh_turns) are independent samples, so majority voting is evaluated
 too. Maj@k is the accuracy of the answer that most of k samples give, averaged over draws of k; ties
 go to the answer that was sampled first, and answers that cannot be read do not vote.
+
+--grader grades the recorded turns again before all this; the recording stays as it is.
 """
 
 import argparse
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +29,17 @@ from rich.text import Text
 
 from svr_lightning.analysis.logs import read_recording
 from svr_lightning.analysis.metrics import groups, text_of
+from svr_lightning.analysis.regrade import regrade
 from svr_lightning.analysis.replay import curves
-from svr_lightning.analysis.results import SAMPLES, setting
+from svr_lightning.analysis.results import SAMPLES, Evaluation, setting
 from svr_lightning.analysis.stops import compare_stops
+from svr_lightning.analysis.table import turn_tables
 from svr_lightning.analysis.voting import VOTES, vote
 from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.display import interval, short, text_table
 from svr_lightning.errors import faults_of, require
 from svr_lightning.files import write_json
+from svr_lightning.tasks.grading import GRADERS
 
 COLUMNS = ("accuracy", "turns", "avg_total_tokens", "esr", "pse", "any_turn_accuracy")
 """Metrics on the terminal."""
@@ -46,17 +52,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("evaluation", type=Path, metavar="FOLDER", help=about)
     add("--compare-stops", action="store_true", help="all stopping rules at equal tokens")
     add("--budget", type=float, help="tokens per problem of that comparison")
+    add("--grader", choices=sorted(GRADERS), help="grades the recorded turns again")
+    about = "class path of a task outside svr_lightning that may grade"
+    add("--task", action="append", default=[], metavar="CLASS", help=about)
     add("--out", type=Path, help="folder; default: replay/ beside the recording")
 
 
 def run(options: argparse.Namespace) -> int:
     """Replay, write, print."""
-    recorded = read_recording(options.evaluation)
-    tables, rule, max_turns = recorded.tables, recorded.rule, recorded.max_turns
     known = options.budget is None or 0 < options.budget < math.inf
     require(known, "--budget must be a number of tokens above 0")
+    recorded = read_recording(options.evaluation)
+    if options.grader:
+        recorded = _graded(recorded, options.grader, options.task)
+    tables, rule, max_turns = recorded.tables, recorded.rule, recorded.max_turns
     privileged = setting(recorded.config, "protocol", "privileged") is True
     found: dict[str, Any] = {"samples": str(recorded.samples), "privileged": privileged}
+    found["grader"] = options.grader  # null: labels as they were recorded
     with faults_of():
         found |= curves(tables, rule, max_turns)
         if options.compare_stops or options.budget is not None:
@@ -74,6 +86,20 @@ def run(options: argparse.Namespace) -> int:
     show(found, str(rule))
     Console().print(Text(str(out / "replay.json")))
     return 0
+
+
+def _graded(recorded: Evaluation, grader: str, trusted: Sequence[str]) -> Evaluation:
+    """The recording with the grader's labels; prints how many of them are new."""
+    require(bool(recorded.records), f"{recorded.samples}: a log has no texts to grade again")
+    with faults_of(f"{recorded.samples}: "):
+        records = regrade(recorded.records, GRADERS[grader], trusted)
+    old, new = ([t for one in some for t in one.turns] for some in (recorded.records, records))
+    pairs = [(was.correct, now.correct) for was, now in zip(old, new, strict=True)]
+    right, wrong = pairs.count((False, True)), pairs.count((True, False))
+    undecided = sum(turn.grading_error is not None for turn in new)
+    changes = f"{right} of {len(new)} turns now right, {wrong} now wrong, {undecided} undecided"
+    Console().print(Text(f"labels by {grader}: {changes}"))
+    return replace(recorded, records=records, tables=turn_tables(records))
 
 
 def show(found: Mapping[str, Any], rule: str) -> None:

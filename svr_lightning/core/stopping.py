@@ -363,7 +363,7 @@ def rule_as_config(rule: StopRule) -> dict[str, Any]:
 
 
 def is_own(class_path: str) -> bool:
-    """Whether a rule's class path lies in this package; its class name alone does too."""
+    """Whether the class path of a rule or task lies in this package; a name alone does too."""
     return "." not in class_path or class_path.startswith("svr_lightning.")
 
 

@@ -6,7 +6,6 @@ package is therefore named by its class path, ``my_package.sorting.Sorting``.
 """
 
 import importlib
-from collections.abc import Collection, Iterable
 from functools import cache
 from typing import Any
 
@@ -18,7 +17,7 @@ from svr_lightning.tasks.math import Math
 TASKS: dict[str, Task] = {task.name: task for task in (Countdown(), GSM8K(), Math())}
 """The tasks of this package by name."""
 
-__all__ = ["TASKS", "Column", "GradingError", "Task", "get_task", "require_trusted"]
+__all__ = ["TASKS", "Column", "GradingError", "Task", "get_task"]
 
 
 def get_task(name: str) -> Task:
@@ -43,20 +42,6 @@ def _made(cls: type[Task]) -> Task:
     if task.name != own and type(TASKS.get(task.name)) is not cls:
         raise ValueError(f"{own}: name = {task.name!r} does not lead to this class; leave it out")
     return task
-
-
-def require_trusted(names: Iterable[str], trusted: Collection[str]) -> None:
-    """Refuse class paths among the tasks of recorded answers, since loading one runs its code.
-
-    Raises:
-        ValueError: naming the first class path that the user does not trust.
-    """
-    for path in sorted(set(names)):
-        if "." in path and not path.startswith("svr_lightning.") and path not in trusted:
-            raise ValueError(
-                f"the task {path!r} is code outside svr_lightning, which grading would run; "
-                f"allow it with --task {path} if you trust it"
-            )
 
 
 def _find_class(path: str) -> type[Task]:

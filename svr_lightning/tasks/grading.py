@@ -1,7 +1,7 @@
 """Labels of completions, by the paper's rule or another grader.
 
-Training rewards are always the paper's. Evaluation and ``regrade`` can choose a grader. Nothing
-that builds an SVR prompt imports this.
+Training rewards are always the paper's. Evaluation and replay can choose a grader. Nothing that
+builds an SVR prompt imports this.
 """
 
 import logging

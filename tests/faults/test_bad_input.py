@@ -70,7 +70,7 @@ def test_a_path_that_cannot_be_opened_is_one_short_line_of_every_command(capsys,
     proxy = ("--upstream", "http://127.0.0.1:9/v1", "--model", "m", "--port", "0")
     for words in (
         *(("fit", "--config", path), ("serve", "--task", "gsm8k", *proxy, "--certificate", path)),
-        *(("report", path), ("replay", path), ("regrade", path, "--out", tmp_path / "out")),
+        *(("report", path), ("replay", path), ("replay", path, "--grader", "paper")),
         *(("certify", path, "--max-pse", "0.1"), ("test", *TINY, "--ckpt_path", path)),
         ("test", *TINY, "--model.policy.path", path, "--trainer.default_root_dir", tmp_path / "r"),
     ):

@@ -1,0 +1,43 @@
+"""Recorded turns graded again; nothing but their labels changes."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from svr_lightning.analysis.records import SampleRecord
+from svr_lightning.core.stopping import is_own
+from svr_lightning.errors import faults_of, one_line, require
+from svr_lightning.tasks import get_task
+from svr_lightning.tasks.fields import shown
+from svr_lightning.tasks.grading import Grader, label
+
+
+def regrade(
+    records: Sequence[SampleRecord], grader: Grader, trusted: Collection[str] = ()
+) -> list[SampleRecord]:
+    """The records with the grader's labels; a turn that it cannot grade is wrong and says why.
+
+    Raises:
+        ConfigError: naming a record without a reference, or whose task is not known or, being code
+            outside svr_lightning, not among the class paths that are ``trusted``.
+    """
+    graded = []
+    for record in records:
+        problem, name = record.problem, record.task
+        with faults_of(f"{'/'.join(record.key)}: "):
+            require(problem.has_reference, "there is no reference answer to grade with")
+            require(
+                is_own(name) or name in trusted,
+                f"the task {name!r} is code outside svr_lightning, which grading would run; allow "
+                f"it with --task {name} if you trust it",
+            )
+            task = get_task(name)
+            try:
+                labels = [label(task, turn.text, problem, grader) for turn in record.turns]
+            except (TypeError, KeyError, AttributeError) as error:
+                given = f"{shown(problem.reference)} and the payload {shown(dict(problem.payload))}"
+                why = f"cannot grade with the reference {given} ({one_line(repr(error))})"
+                raise ValueError(f"task {name} {why}") from error
+        turns = zip(record.turns, labels, strict=True)
+        new = [replace(turn, correct=y.correct, grading_error=y.error) for turn, y in turns]
+        graded.append(replace(record, turns=tuple(new)))
+    return graded
