@@ -28,29 +28,24 @@ _FALLBACK_CHARACTERS = 500
 _SHORT = {"k": "thousand", "m": "million", "b": "billion"}
 _LETTERS = r"(?:k|K|M|mn|B|bn)(?![\w&)])"
 _SHORT_SCALE = re.compile(rf"(?<=[0-9]) ?(?:\\text\{{ ?)?({_LETTERS})\}}?")
+_WORD = (
+    r"(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|halves|thirds"
+    r"|(?:twen|thir|fou?r|fif|six|seven|eigh|nine?|ten|hundred|thousand|million)(?:teen|ty|ths)"
+    r"|squared|cubed|factorial)"
+)
 _CHANGES = (
-    rf"(?:{SCALE}|(?:halves|thirds|fourths|squared|cubed|factorial"
-    r"|(?:fif|six|seven|eigh|nin|ten|hundred|thousand|million)ths)\b"
+    rf"(?:{SCALE}|{_LETTERS}|{_WORD}(?:-{_WORD})?(?![\w-])"
     r"|and (?:an?|one|two|three)[ -](?:half|quarter|third|fourth))"
 )
-"""Words behind digits that make them another number."""
+"""Words behind digits that make them another number; ``hundred-dollar`` is none."""
 _MARKED_NUMBER = re.compile(
     r"####[\s$\\*:(\[=`€£]*([+\u2212-]?[$\\ ]{0,2}"
     r"(?:[0-9]+(?:(?:,|\{,\}|\\,)[0-9]+)*(?:\.[0-9]+)?|\.[0-9]+)"
     r"(?:(?: [0-9]+)?/[0-9]+|[eE][+-]?[0-9]+)?"
-    rf"(?:(?= ?{_LETTERS}|(?:[ ~-]|\\[,;:! ]|\\[a-z]+\{{)*{_CHANGES})(?:\\.|[^\\\n.,;:<$#])*)?)"
+    rf"(?:(?=(?:[ ~-]|\\[,;:! ]|\\[a-z]+\{{)*{_CHANGES})(?:\\.|[^\\\n.,;:<$#])*)?)"
 )
+_UNIT = re.compile(rf"(?<=[0-9.%}}\s])(?!(?:and|or|to)\b|{_CHANGES})[A-Za-z][A-Za-z\s./-]*$")
 _CURRENCY = re.compile(r"[€£*]")
-# Text that begins with a digit, an operator or a conjunction is not a unit.
-_TRAILING_WORDS = re.compile(
-    rf"(?<=[0-9.%}}\s])(?!(?:and|or|to)\b|{_CHANGES})[A-Za-z][A-Za-z\s./-]*$"
-)
-_MORE = re.compile(
-    rf"{SCALE}.*(?:[0-9]|\b(?:{SCALE}|one|two|three|five|ten|eleven|twelve|half|quarter"
-    r"|(?:four|six|seven|eight|nine)(?:teen)?|(?:thir|fif)teen"
-    r"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty)\b)"
-)
-"""A number that goes on behind its thousands, which is not read."""
 
 
 class GSM8K(Task):
@@ -114,4 +109,4 @@ def _value(answer: str) -> Fraction | None:
         return None
     whole = _SHORT_SCALE.sub(lambda short: f" {_SHORT[short[1][0].lower()]} ", answer)
     text = _CURRENCY.sub("", spell(whole)).strip()
-    return None if _MORE.search(text) else read_number(normalise(_TRAILING_WORDS.sub("", text)))
+    return read_number(normalise(_UNIT.sub("", text)))

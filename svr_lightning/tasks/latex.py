@@ -48,12 +48,19 @@ _SYNONYMS = (
     (re.compile(r"\\?%|(?<=[0-9)}])\s*percent\b"), r"\\%"),
 )
 
+_POWERS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SCALE_WORD = f"(?i:{'|'.join(_POWERS)})"
+SCALE = rf"{_SCALE_WORD}s?(?![\w-])"
+"""A word behind a number that belongs to it, and is no unit."""
 _FONT = r"\\(?:text(?:rm|bf|it|normal)?|mbox|math(?:rm|bf|it)|operatorname|boldsymbol|bm)\s*"
 _TEXT = rf"{_FONT}\{{([^{{}}]*)\}}"
 _TEXT_COMMAND = re.compile(_TEXT)
 _FONT_OF_GROUP = re.compile(rf"{_FONT}(?=\{{)")
 _POWER = r"(?:\s*\^\s*\{?\s*[0-9]\s*\}?)?"
-_TEXT_UNIT = re.compile(rf"(?<=[0-9A-Za-z)}}\]])\s*{_TEXT}{_POWER}\s*\.?$")
+# A final \text{ cm}^2, but not what may belong to the number.
+_TEXT_UNIT = re.compile(
+    rf"(?<=[0-9A-Za-z)}}\]])\s*(?!{_FONT}\{{\s*(?:{SCALE}|[ie]\s*\}})){_TEXT}{_POWER}\s*\.?$"
+)
 _UNIT_WORD = (
     "degrees?|cm|mm|km|inch(?:es)?|feet|foot|ft|yards?|miles?|meters?|metres?|centimeters?"
     "|kilometers?|seconds?|minutes?|hours?|days?|weeks?|months?|years?|dollars?|cents?|euros?"
@@ -78,14 +85,10 @@ _TAKES_BRACES = re.compile(r"[\^_}\]]|\\[a-zA-Z]+")
 _LATEX_TOKEN = re.compile(r"\\sqrt\[[^\[\]]*\]|\\frac|\\sqrt|\\[a-zA-Z]+|\\.|.", re.DOTALL)
 
 _PLAIN = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
-_POWERS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-SCALE = rf"(?i:{'|'.join(_POWERS)})s?(?![\w-])"
-"""A word behind a number that belongs to it, and is no unit."""
-_SCALED = re.compile(rf"\s*{SCALE}")
-_NUMBER = re.compile(
-    rf"([+-]?)({_DECIMAL})(?:[eE]([+-]?[0-9]{{1,3}})|((?i:{'|'.join(_POWERS)}))s?)?"
+_NUMBER = re.compile(rf"([+-]?{_DECIMAL})(?:({_SCALE_WORD})s?)?")
+_SCIENTIFIC = re.compile(
+    rf"([+-]?)(?:({_DECIMAL})(?:[eE]|\\cdot10\^)|10\^)\{{?([+-]?[0-9]{{1,3}})\}}?"
 )
-_SCIENTIFIC = re.compile(rf"([+-]?)(?:({_DECIMAL})\\cdot)?10\^\{{?([+-]?[0-9]{{1,3}})\}}?")
 _FRACTION = re.compile(
     rf"([+-]?)([0-9]+(?=\\frac\{{[0-9]))?\\frac\{{([+-]?{_DECIMAL})\}}\{{([+-]?{_DECIMAL})\}}"
 )
@@ -199,7 +202,11 @@ def spell(answer: str) -> str:
         text = pattern.sub("", text)
     for pattern, replacement in _SYNONYMS:
         text = pattern.sub(replacement, text)
-    text = _without_text_commands(_without_unit(text.strip()))
+    text = text.strip()
+    unit = _TEXT_UNIT.search(text)
+    if unit and any(c.isdigit() for c in text[: unit.start()]):
+        text = text[: unit.start()]
+    text = _without_text_commands(text)
     text = _BARE_UNIT.sub("", text.strip())
     return _MIXED.sub(r"\1\\frac{\2}{\3}", _CONJUNCTION.sub(",", text))
 
@@ -211,41 +218,21 @@ def read_number(normalised: str) -> Fraction | None:
     million``, ``\frac{a}{b}`` of such decimals and mixed numbers. Exponents have at most three
     digits.
     """
-    if _PLAIN.fullmatch(normalised):
-        whole, point, places = normalised.partition(".")
-        return Fraction(int(whole + places), 10 ** len(places)) if point else Fraction(int(whole))
     if number := _NUMBER.fullmatch(normalised):
-        sign, digits, exponent, word = number.groups()
-        return _signed(
-            sign,
-            _decimal(digits)
-            * Fraction(10) ** int(exponent or _POWERS.get((word or "").lower(), 0)),
-        )
+        digits, word = number.groups("")
+        return _decimal(f"{digits}e{_POWERS.get(word.lower(), 0)}")
     if number := _SCIENTIFIC.fullmatch(normalised):
-        sign, digits, exponent = number.groups()
-        return _signed(sign, _decimal(digits or "1") * Fraction(10) ** int(exponent))
+        sign, digits, exponent = number.groups("1")
+        return _decimal(f"{sign}{digits}e{exponent}")
     if number := _FRACTION.fullmatch(normalised):
-        sign, whole, numerator, denominator = number.groups()
+        sign, whole, numerator, denominator = number.groups("0")
         below = _decimal(denominator)
-        return _signed(sign, int(whole or 0) + _decimal(numerator) / below) if below else None
+        return _decimal(f"{sign}1") * (int(whole) + _decimal(numerator) / below) if below else None
     return None
-
-
-def _signed(sign: str, value: Fraction) -> Fraction:
-    return -value if sign == "-" else value
 
 
 def _decimal(digits: str) -> Fraction:
     return Fraction(digits.replace(",", ""))
-
-
-def _without_unit(text: str) -> str:
-    r"""Drop a final ``\text{ cm}^2`` that follows a quantity; ``\text{i}`` may be a number."""
-    unit = _TEXT_UNIT.search(text)
-    if unit is None or unit.group(1).strip() in ("i", "e") or _SCALED.match(unit.group(1)):
-        return text
-    quantity = text[: unit.start()]
-    return quantity if any(c.isdigit() for c in quantity) else text
 
 
 def _without_text_commands(text: str) -> str:

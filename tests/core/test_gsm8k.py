@@ -148,6 +148,7 @@ def test_a_mark_with_a_comma_between_digits_is_one_number_or_none():
         *((a, "18000") for a in ("18 thousand", "18k", "$18K", "18 Thousand dollars", "18 k")),
         *((a, "18000") for a in (r"18\text{ thousand}", r"18\,\text{thousand eggs}", "18000")),
         *(("18 million people", "18000000"), ("18M", "18,000,000"), ("1.8 bn", "1800000000")),
+        *((r"18\text{k}", "18000"), ("18 ten", None)),
         *((a, None) for a in ("18 thousand five hundred", "18-thousand", "18 thousandths")),
         *((a, None) for a in ("18 fourths", "18 squared", "18 and a half", "18 hundred and 5")),
         *((a, "18") for a in ("18 percent", "18 dozen", "18m", "18 hundred-dollar bills")),
