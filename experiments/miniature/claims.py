@@ -5,40 +5,33 @@ many intervals of 95 % leaves out the truth by chance.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from experiments.miniature.results import FREE, common_seeds, rivals_of, within
-from experiments.miniature.rows import BY_NAME
+from experiments.miniature.results import CHECKED, FREE, OWN, common_seeds, rivals_of, within
+from experiments.miniature.rows import BY_NAME, HOW
 from experiments.miniature.summary import Judged, gap_entry, over_seeds
 from experiments.real.report import holm
 from svr_lightning.analysis.choice import choose, draw
 from svr_lightning.analysis.intervals import percentile_interval
 from svr_lightning.analysis.table import Floats
 
-FIXED = "its best fixed budget"
+FIXED = "its best fixed number of turns"
 START = "warm_start"
-WITHIN = (140, 400)
-"""Budgets of claims at equal tokens."""
-TURNS = {"svr": "SVR", "svr_plus": "SVR+"}
+_MEASURED = {"auroc_first_turn": "AUROC of first turns, ", "pse": "PSE, "}
 _UNLIMITED = 1e9
-ABLATIONS = (
-    *("without_cal", "without_over", "without_ready"),
-    *("single_turn", "verdict_only", "confidence_only"),
-)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Claim:
     """A difference between two rows of which a claim says that it is above zero, or below."""
 
-    words: str
     row: str
     minus: str
-    """A row, :data:`FIXED`, or the rivals :data:`FREE`."""
+    """A row, :data:`FIXED`, or some of :data:`~experiments.miniature.results.RIVALS`."""
     metric: str = "accuracy"
     turns: str = "greedy"
     """Or ``sampled``."""
@@ -46,46 +39,41 @@ class Claim:
     """Tokens per problem within which either side takes its best option; None: its own protocol."""
 
     @property
+    def words(self) -> str:
+        """What it is a difference of."""
+        own = BY_NAME[self.row].title + ", adaptive" * (self.minus == FIXED)
+        minus = BY_NAME[self.minus].title if self.minus in BY_NAME else self.minus
+        return f"{_MEASURED.get(self.metric, '')}{own} minus {minus}"
+
+    @property
     def where(self) -> str:
         """Which turns it is about."""
         return f"within {self.budget} tokens" if self.budget else self.turns
 
 
-def _claims() -> Iterator[Claim]:
-    checked = {**TURNS, "rlcr": "RLCR", "without_verify": "w/o R_verify"}
-    fixed = "adaptive minus its best fixed number of turns"
-    own = [
-        *((f"{title}, {fixed}", row, FIXED, "accuracy") for row, title in TURNS.items()),
-        *(
-            (f"AUROC of first turns, {title} minus warm start", row, START, "auroc_first_turn")
-            for row, title in checked.items()
-        ),
-        *((f"PSE, {title} minus warm start", row, START, "pse") for row, title in TURNS.items()),
-        ("SVR minus GRPO-MT", "svr", "grpo_mt", "accuracy"),
-        ("SVR minus RLCR, three turns", "svr", "rlcr_turns", "accuracy"),
-        ("SVR minus w/o R_verify", "svr", "without_verify", "accuracy"),
-        ("SVR+ with 8 sequences minus SVR", "svr_plus_matched", "svr", "accuracy"),
-    ]
-    for words, row, minus, metric in own:
-        for turns in ("greedy", "sampled"):
-            yield Claim(words=words, row=row, minus=minus, metric=metric, turns=turns)
-    fresh = {f"{row}_fresh": f"{title}, fresh turns" for row, title in TURNS.items()}
-    free = {**TURNS, "rlcr_fresh": "RLCR, fresh turns", **fresh}
-    equal = [
-        *((f"{title} minus {FREE}", row, FREE) for row, title in free.items()),
-        *((f"{t} minus its own fresh turns", row, f"{row}_fresh") for row, t in TURNS.items()),
-        ("SVR+ minus SVR", "svr_plus", "svr"),
-        ("SVR+ minus SVR at its rate", "svr_plus", "svr_fast"),
-        ("SVR+, fresh turns minus RLCR, fresh turns", "svr_plus_fresh", "rlcr_fresh"),
-    ]
-    for words, row, minus in equal:
-        for budget in WITHIN:
-            yield Claim(words=words, row=row, minus=minus, budget=budget)
-    for row in ABLATIONS:
-        yield Claim(words=f"SVR minus {BY_NAME[row].title}", row="svr", minus=row)
-
-
-CLAIMS = tuple(_claims())
+_OURS = ("svr", "svr_plus")
+_PROTOCOLS = (
+    *((row, FIXED, "accuracy") for row in _OURS),
+    *((row, START, "auroc_first_turn") for row in (*_OURS, "rlcr", "without_verify")),
+    *((row, START, "pse") for row in _OURS),
+    *(("svr", row, "accuracy") for row in ("grpo_mt", "rlcr_turns", "without_verify")),
+    ("svr_plus_matched", "svr", "accuracy"),
+)
+_BUDGETS = (
+    *((row, FREE) for row in CHECKED),
+    *((row, OWN) for row in _OURS),
+    *(("svr_plus", against) for against in ("SVR", "SVR at its rate")),
+    ("svr_plus_fresh", "RLCR's fresh turns"),
+)
+_ABLATIONS = (
+    *("without_cal", "without_over", "without_ready"),
+    *("single_turn", "verdict_only", "confidence_only"),
+)
+CLAIMS = (
+    *(Claim(*one, turns) for one in _PROTOCOLS for turns in HOW),
+    *(Claim(*one, budget=budget) for one in _BUDGETS for budget in (140, 400)),
+    *(Claim("svr", row) for row in _ABLATIONS),
+)
 
 
 def decided(values: Floats) -> str:
@@ -124,20 +112,17 @@ def claim_entries(every: Sequence[Judged]) -> list[dict[str, Any]]:
 def _gap(claim: Claim, known: Mapping[str, Judged]) -> Floats | None:
     """[1 + R] the difference; None if a row is not there."""
     ours = known.get(claim.row)
-    if ours is None or claim.minus not in (*known, FIXED, FREE):
+    if ours is None:
         return None
     if claim.budget:
-        free = claim.minus == FREE
-        rivals = rivals_of(ours, [*known.values()], FREE) if free else [known[claim.minus]]
-        found = within(ours, rivals)[1].get(claim.budget)
+        found = within(ours, rivals_of(ours, [*known.values()], claim.minus))[1].get(claim.budget)
         return found and found[0].accuracy - found[1].accuracy
     if claim.minus == FIXED:
         (best,) = choose(ours.options[claim.turns]["fixed turns"], [_UNLIMITED], ours.draws)
         own = over_seeds(ours.metrics[claim.turns]["accuracy"], ours.draws)
         return own - best.accuracy if best else None
-    other = known[claim.minus]
-    seeds = common_seeds(ours, other)
-    if not seeds:
+    other = known.get(claim.minus)
+    if other is None or not (seeds := common_seeds(ours, other)):
         return None
     one, two = (row.metrics[claim.turns][claim.metric][row.index(seeds)] for row in (ours, other))
     return over_seeds(one - two, draw(ours.cluster, len(seeds)))

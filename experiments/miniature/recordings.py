@@ -5,7 +5,6 @@ the scores that stopping rules read. Every table is made from this file alone.
 """
 
 import json
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from experiments.miniature import rows
-from experiments.miniature.rows import VOTE_COUNTS, Row, Task
+from experiments.miniature.rows import HOW, VOTE_COUNTS, Row, Task
 from experiments.miniature.summary import Judged
 from svr_lightning.analysis.choice import Options
 from svr_lightning.analysis.results import read_evaluation
@@ -21,14 +20,14 @@ from svr_lightning.analysis.table import Endings, TurnTable
 from svr_lightning.analysis.voting import majority_outcomes, sample_tokens
 from svr_lightning.core.metrics import VERDICT_CODES
 from svr_lightning.core.types import StopSignals, Verdict
-from svr_lightning.errors import ConfigError, require
+from svr_lightning.errors import require
 
 FILE = "outcomes.npz"
 _COLUMNS = ("length", "correct", "truncated", "confidence", "cluster")
 _SMALL = {"verdict": np.int8, "prompt_tokens": np.int32, "completion_tokens": np.int32}
 """Columns of a table, the latter in a smaller type than there."""
 _SIGNALS = ("answers", "verdict_probability", "answer_logprob", "completion_logprob")
-_OUTCOME = ("returned", "observed", "stopped_early")
+_VOTES = ("right", "tokens")
 _VERDICTS = {code: Verdict(name) for name, code in VERDICT_CODES.items()}
 _DRAWS = 1000
 """Of votes from each problem's pool."""
@@ -36,42 +35,29 @@ Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
 
 
-def judged_row(row: Row, seeds: Sequence[int], task: Task) -> Judged:
-    """The evaluations of a row's runs.
+def from_runs(done: Mapping[Row, Sequence[int]], task: Task) -> list[Judged]:
+    """The evaluations of the runs of rows, of each with these seeds.
 
     Raises:
-        ConfigError: naming a file that cannot be read, or runs that were asked other problems.
+        ConfigError: naming a file that cannot be read, or a run that was asked other problems.
     """
-    folders = [rows.folder_of(row, seed, task) for seed in seeds]
-    greedy, sampled = (
-        tuple(_only_table(folder / inside) for folder in folders) for inside in ("", "sampled")
-    )
-    pools = [_only_table(folder / "votes") for folder in folders] if row.votes else []
-    for table in (*greedy, *sampled, *pools):
-        same_problems(greedy[0].ids, table.ids, row.name)
-    votes = majorities(row, pools) if pools else None
-    return Judged(row=row, seeds=tuple(seeds), greedy=greedy, sampled=sampled, votes=votes)
+    asked = set()
 
+    def table(folder: Path) -> TurnTable:
+        (found,) = read_evaluation(folder / "eval" / "test").tables.values()
+        asked.add(found.ids)
+        require(len(asked) == 1, f"{folder}: judged on other problems than its counterparts")
+        return found
 
-def joined(one: Judged, other: Judged) -> Judged:
-    """The same row's evaluations with other seeds, in the order of the seeds."""
-    same_problems(one.greedy[0].ids, other.greedy[0].ids, one.row.name)
-    seeds = (*one.seeds, *other.seeds)
-    order = sorted(range(len(seeds)), key=seeds.__getitem__)
-    votes = None
-    if one.votes and other.votes:
-        right, tokens = (
-            np.concatenate([getattr(one.votes, name), getattr(other.votes, name)], 1)[:, order]
-            for name in ("right", "tokens")
+    every = []
+    for row, seeds in done.items():
+        folders = [rows.folder_of(row, seed, task) for seed in seeds]
+        turns = {how: tuple(table(folder / how) for folder in folders) for how in HOW}
+        votes = (
+            majorities(row, [table(folder / "votes") for folder in folders]) if row.votes else None
         )
-        votes = Options(names=one.votes.names, right=right, tokens=tokens)
-    return Judged(
-        row=one.row,
-        seeds=tuple(seeds[index] for index in order),
-        greedy=tuple((*one.greedy, *other.greedy)[index] for index in order),
-        sampled=tuple((*one.sampled, *other.sampled)[index] for index in order),
-        votes=votes,
-    )
+        every.append(Judged(row=row, seeds=tuple(seeds), turns=turns, votes=votes))
+    return every
 
 
 def majorities(row: Row, pools: Sequence[TurnTable]) -> Options:
@@ -81,23 +67,13 @@ def majorities(row: Row, pools: Sequence[TurnTable]) -> Options:
         drawn = majority_outcomes(pool, VOTE_COUNTS, _DRAWS, np.random.default_rng(0))
         right.append([outcome.mean(1) for outcome in drawn])
     tokens = [[k * sample_tokens(pool) for pool in pools] for k in VOTE_COUNTS]
+    return votes_of(row, np.stack(right, 1), np.array(tokens))
+
+
+def votes_of(row: Row, right: Array, tokens: Array) -> Options:
+    """Majority voting as options: [K, S, N] of each of :data:`VOTE_COUNTS`."""
     names = tuple(f"{row.title} Maj@{k}" for k in VOTE_COUNTS)
-    return Options(names=names, right=np.stack(right, 1), tokens=np.array(tokens))
-
-
-def same_problems(one: Sequence[str], other: Sequence[str], name: str) -> None:
-    """Check that two evaluations have the same problems in the same order, as pairs need.
-
-    Raises:
-        ConfigError: if these are others.
-    """
-    same = tuple(one) == tuple(other)
-    require(same, f"{name}: judged on other problems than its counterpart; judge it again")
-
-
-def _only_table(folder: Path) -> TurnTable:
-    (table,) = read_evaluation(folder / "eval" / "test").tables.values()
-    return table
+    return Options(names=names, right=right, tokens=tokens)
 
 
 # --- the file -----------------------------------------------------------------------------------
@@ -109,38 +85,29 @@ def write_outcomes(path: Path, found: Sequence[Judged]) -> None:
     listed = []
     for one in found:
         name = one.row.name
-        for how in ("greedy", "sampled"):
-            for seed, table in zip(one.seeds, getattr(one, how), strict=True):
+        for how, tables in one.turns.items():
+            for seed, table in zip(one.seeds, tables, strict=True):
                 arrays |= {f"{name}/{seed}/{how}/{k}": v for k, v in _columns(table).items()}
         if one.votes:
-            for k, right, tokens in zip(
-                VOTE_COUNTS, one.votes.right, one.votes.tokens, strict=True
-            ):
-                arrays |= {f"{name}/votes/{k}/right": right, f"{name}/votes/{k}/tokens": tokens}
-        counts = VOTE_COUNTS if one.votes else ()
-        listed.append({"name": name, "seeds": one.seeds, "votes": counts})
+            for n in _VOTES:
+                columns = zip(VOTE_COUNTS, getattr(one.votes, n), strict=True)
+                arrays |= {f"{name}/votes/{k}/{n}": column for k, column in columns}
+        listed.append({"name": name, "seeds": one.seeds})
     arrays["rows"] = np.array(json.dumps(listed))
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, **arrays)  # type: ignore[arg-type]  # none is called allow_pickle
 
 
 def read_outcomes(path: Path) -> list[Judged]:
-    """The rows of a file that :func:`write_outcomes` wrote.
-
-    Raises:
-        ConfigError: if it is no such file.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return [_judged(row, arrays) for row in json.loads(str(arrays["rows"]))]
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"{path}: no outcomes of the miniature ({error})") from error
+    """The rows of a file that :func:`write_outcomes` wrote."""
+    with np.load(path, allow_pickle=False) as arrays:
+        listed = json.loads(str(arrays["rows"]))
+        return [_judged(rows.BY_NAME[row["name"]], row["seeds"], arrays) for row in listed]
 
 
 def _columns(table: TurnTable) -> dict[str, Array]:
     found: dict[str, Array] = {name: getattr(table, name) for name in _COLUMNS}
     found |= {name: getattr(table, name).astype(kind) for name, kind in _SMALL.items()}
-    found |= {f"returned/{name}": getattr(table.outcome, name) for name in _OUTCOME}
     signals = np.full((len(_SIGNALS), *table.correct.shape), np.nan)
     for row, turns in enumerate(table.signals):
         # Of a turn's signals the answer and the scores come last.
@@ -150,22 +117,15 @@ def _columns(table: TurnTable) -> dict[str, Array]:
     return {**found, "ids": np.array(table.ids)}
 
 
-def _judged(row: Mapping[str, Any], arrays: Arrays) -> Judged:
-    known = rows.BY_NAME[row["name"]]
-    greedy, sampled = (
-        tuple(_table(f"{known.name}/{seed}/{how}", arrays) for seed in row["seeds"])
-        for how in ("greedy", "sampled")
-    )
+def _judged(row: Row, seeds: Sequence[int], arrays: Arrays) -> Judged:
+    turns = {
+        how: tuple(_table(f"{row.name}/{seed}/{how}", arrays) for seed in seeds) for how in HOW
+    }
     votes = None
-    if row["votes"]:
-        right, tokens = (
-            np.stack([arrays[f"{known.name}/votes/{k}/{name}"] for k in row["votes"]])
-            for name in ("right", "tokens")
-        )
-        names = tuple(f"{known.title} Maj@{k}" for k in row["votes"])
-        votes = Options(names=names, right=right, tokens=tokens)
-    seeds = tuple(row["seeds"])
-    return Judged(row=known, seeds=seeds, greedy=greedy, sampled=sampled, votes=votes)
+    if row.votes:
+        each = ([arrays[f"{row.name}/votes/{k}/{n}"] for k in VOTE_COUNTS] for n in _VOTES)
+        votes = votes_of(row, *map(np.stack, each))
+    return Judged(row=row, seeds=tuple(seeds), turns=turns, votes=votes)
 
 
 def _table(prefix: str, arrays: Arrays) -> TurnTable:
@@ -174,6 +134,7 @@ def _table(prefix: str, arrays: Arrays) -> TurnTable:
     shown = [columns[name] for name in ("verdict", "confidence", "truncated")]
     shown += [arrays[f"{prefix}/{name}"] for name in _SIGNALS]
     each = zip(columns["length"].tolist(), *(column.tolist() for column in shown), strict=True)
+    every = columns["length"]
     return TurnTable(
         dataset=prefix,
         ids=tuple(arrays[f"{prefix}/ids"].tolist()),
@@ -181,7 +142,7 @@ def _table(prefix: str, arrays: Arrays) -> TurnTable:
             tuple(_signals(*turn) for turn in [*zip(*turns, strict=True)][:length])
             for length, *turns in each
         ),
-        outcome=Endings(**{name: arrays[f"{prefix}/returned/{name}"] for name in _OUTCOME}),
+        outcome=Endings(returned=every, observed=every, stopped_early=np.zeros_like(every, bool)),
         **columns,
     )
 

@@ -6,38 +6,33 @@ from typing import Any
 
 import numpy as np
 
-from experiments.miniature.recordings import same_problems
-from experiments.miniature.rows import VOTE_COUNTS, Row
+from experiments.miniature.rows import HOW, VOTE_COUNTS, Row
 from experiments.miniature.summary import AUROCS, Judged, chosen_entry, entry, gap_entry, values
 from svr_lightning.analysis.choice import Chosen, Options, choose, draw, joined
-from svr_lightning.analysis.table import Floats, TurnTable
+from svr_lightning.analysis.table import Floats
 
 BUDGETS = (70, 140, 280, 400, 560, 800)
 """Tokens per problem."""
 CHECKED = ("svr", "svr_plus", "rlcr_fresh", "svr_fresh", "svr_plus_fresh")
 """Rows with a self-check that are compared with the methods that have none."""
 FREE = "the best method without self-check under a free stop"
+OWN = "its own fresh turns"
 RIVALS: Mapping[str, Callable[[Row, Row], bool]] = {
     FREE: lambda row, _: row.trained and row.interface is None and not row.uses_labels,
     "the warm start's fresh turns": lambda row, ours: row.name == "warm_start_fresh" and ours.fresh,
     "RLCR's fresh turns": lambda row, ours: row.name == "rlcr_fresh" and ours.name != row.name,
     "SVR": lambda row, ours: row.name == "svr" and ours.name == "svr_plus",
     "SVR at its rate": lambda row, ours: row.name == "svr_fast" and ours.name == "svr_plus",
-    "its own fresh turns": lambda row, ours: row.name == f"{ours.name}_fresh",
+    OWN: lambda row, ours: row.name == f"{ours.name}_fresh",
 }
 """Whether a row, the first argument, is among the rivals of a checked one, the second."""
 Entry = dict[str, Any]
 
 
 def row_entries(every: Sequence[Judged]) -> list[Entry]:
-    """One entry per row in the order of the plan, majority voting behind the row it is over.
-
-    Raises:
-        ConfigError: if two rows have different problems.
-    """
+    """One entry per row in the order of the plan, majority voting behind the row it is over."""
     entries: list[Entry] = []
     for one in every:
-        same_problems(every[0].greedy[0].ids, one.greedy[0].ids, one.row.name)
         entries.append(row_entry(one))
         if one.votes:
             entries += vote_entries(one, one.votes)
@@ -46,25 +41,16 @@ def row_entries(every: Sequence[Judged]) -> list[Entry]:
 
 def row_entry(one: Judged) -> Entry:
     """Greedy and sampled metrics of a row, and its best number of turns."""
-    fixed = _entries(values([*map(turn_ratios, one.greedy)], one.draws), one)
+    ones = np.ones(len(one.cluster))
+    turns = [
+        {str(k): (right.astype(float), ones) for k, right in enumerate(table.correct.T, 1)}
+        for table in one.turns["greedy"]
+    ]
+    fixed = _entries(values(turns, one.draws), one)
     best = max(fixed, key=lambda k: (fixed[k]["mean"], -int(k)))
-    row = one.row
-    return {
-        **_identity(row, row.name, row.title),
-        "trained_seeds": list(one.seeds) if row.trained else [],
-        "problems": len(one.cluster),
-        "greedy": _applicable(row, _entries(one.metrics["greedy"], one)),
-        "best_fixed": {"budget": int(best), **fixed[best]},
-        "sampled": _applicable(row, _entries(one.metrics["sampled"], one)),
-    }
-
-
-def turn_ratios(table: TurnTable) -> dict[str, tuple[Floats, Floats]]:
-    """Accuracy of every turn that all problems have, by its number."""
-    ran = table.length > 0
-    width = int(table.length[ran].min()) if ran.any() else 0
-    one = np.ones(len(ran))
-    return {str(k + 1): (table.correct[:, k].astype(float), one) for k in range(width)}
+    greedy, sampled = (_applicable(one.row, _entries(one.metrics[how], one)) for how in HOW)
+    found = {"greedy": greedy, "best_fixed": {"budget": int(best), **fixed[best]}}
+    return {**_identity(one, one.row.name, one.row.title), **found, "sampled": sampled}
 
 
 def vote_entries(one: Judged, votes: Options) -> list[Entry]:
@@ -80,14 +66,8 @@ def vote_entries(one: Judged, votes: Options) -> list[Entry]:
             }
             for right, tokens in zip(*found, strict=True)
         ]
-        entries.append(
-            {
-                **_identity(one.row, f"{one.row.name}_maj{k}", title),
-                "trained_seeds": list(one.seeds),
-                "problems": len(ones),
-                "greedy": _entries(values(runs, one.draws), one),
-            }
-        )
+        identity = _identity(one, f"{one.row.name}_maj{k}", title)
+        entries.append({**identity, "greedy": _entries(values(runs, one.draws), one)})
     return entries
 
 
@@ -183,13 +163,14 @@ def _entries(found: Mapping[str, Floats], one: Judged) -> Entry:
     return {name: entry(drawn, one.draws) for name, drawn in found.items()}
 
 
-def _identity(row: Row, name: str, title: str) -> Entry:
+def _identity(one: Judged, name: str, title: str) -> Entry:
     return {
         "name": name,
         "title": title,
-        "group": row.group,
-        "privileged": row.uses_labels,
-        "self_check": row.interface,
+        "privileged": one.row.uses_labels,
+        "self_check": one.row.interface,
+        "trained_seeds": list(one.seeds) if one.row.trained else [],
+        "problems": len(one.cluster),
     }
 
 

@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from experiments.commands import Command
 from svr_lightning.core.parsing import SelfCheckFields
+from svr_lightning.core.stopping import Confident, StopRule
+from svr_lightning.recipes.dialogues import SelfVerifying
 
-Group = Literal["method", "ablation", "variant", "control", "fresh"]
 Task = Literal["countdown", "arithmetic"]
 BOTH: tuple[Task, ...] = ("countdown", "arithmetic")
 SEEDS = (42, 43, 44, 45, 46)
@@ -21,6 +22,8 @@ EXPERIMENT = {"countdown": "miniature", "arithmetic": "miniature_arithmetic"}
 """The layer with the scale and the data sets that all rows share."""
 CANDIDATE_RATE = 4e-4
 """Learning rate of SVR+, which was chosen after whole trainings and not tuned."""
+HOW = ("greedy", "sampled")
+"""How turns are decoded."""
 VOTES = "configs/eval/majority_vote.yaml"
 VOTE_COUNTS = (1, 3, 5, 10)
 """Numbers of samples that vote; a vote of one is that sample."""
@@ -40,7 +43,6 @@ class Row:
     """Name in folders and on the command line."""
     title: str
     """Name in tables and figures."""
-    group: Group = "method"
     tasks: tuple[Task, ...] = ("countdown",)
     layers: tuple[str, ...] = ()
     """Configurations between the embedded run's and the experiment's own."""
@@ -66,6 +68,12 @@ class Row:
     votes: bool = False
     """Whether samples for majority voting are drawn from its policies."""
 
+    @property
+    def rule(self) -> StopRule | None:
+        """What ends its trajectories before all turns are made; None without a self-check."""
+        check = self.interface
+        return SelfVerifying(check).stop_policy(1, Confident())[1] if check else None
+
 
 def _method(name: str, title: str, **more: Any) -> Row:
     layers = () if name == "svr" else (f"configs/methods/{name}.yaml",)
@@ -74,19 +82,19 @@ def _method(name: str, title: str, **more: Any) -> Row:
 
 def _ablation(name: str, title: str, **more: Any) -> Row:
     layers = (f"configs/ablations/{name}.yaml",)
-    own = {"group": "ablation", "rate_of": "svr", "interface": "joint", "layers": layers}
+    own = {"rate_of": "svr", "interface": "joint", "layers": layers}
     return _method(name, title, **own | more)
 
 
 def _variant(name: str, title: str, **more: Any) -> Row:
-    return _method(name, title, group="variant", interface="joint", **more)
+    return _method(name, title, interface="joint", **more)
 
 
 def _fresh(row: Row) -> Row:
     """A row whose policies answer the question anew in each turn, instead of refining."""
-    named = {"name": f"{row.name}_fresh", "title": f"{row.title}, fresh turns", "group": "fresh"}
-    shape = {"policy_of": row.name, "single": True, "fresh": True, "votes": False}
-    return replace(row, **named, **shape)  # type: ignore[arg-type]
+    title = f"{row.title}, fresh turns"
+    own = replace(row, name=f"{row.name}_fresh", title=title, policy_of=row.name)
+    return replace(own, single=True, fresh=True, votes=False)
 
 
 def _longer(row: Row, steps: int) -> Row:
@@ -95,7 +103,6 @@ def _longer(row: Row, steps: int) -> Row:
         row,
         name=f"{row.name}_{steps}",
         title=f"{row.title}, {steps} steps",
-        group="variant" if row.interface else "method",
         tasks=("countdown",),
         rate_of=row.name,
         steps=steps,
@@ -114,11 +121,7 @@ _WARM_START = Row(
 ROWS = (
     _WARM_START,
     replace(
-        _GRPO_MT,
-        name="warm_start_neutral",
-        title="warm start, neutral prompts",
-        group="control",
-        trained=False,
+        _GRPO_MT, name="warm_start_neutral", title="warm start, neutral prompts", trained=False
     ),
     _GRPO,
     _method("gspo_published", "GSPO (published)", single=True),
@@ -189,10 +192,10 @@ def commands(row: Row, seed: int, task: Task, rates: Mapping[str, float]) -> lis
     """
     folder = folder_of(row, seed, task)
     source = folder_of(BY_NAME[row.policy_of or row.name], seed, task)
-    policy = f"{source}/policy" if row.trained else f"embedded:{task}-tiny"
+    policy = f"{source}/fit/policy" if row.trained else f"embedded:{task}-tiny"
 
-    def command(name: str, inside: str, result: str, *own: str) -> Command:
-        verb, root = "fit" if name == "fit" else "test", folder / inside
+    def command(name: str, result: str, *own: str) -> Command:
+        verb, root = "fit" if name == "fit" else "test", folder / name
         words = (*layered(row, task), "--seed_everything", str(seed), *own)
         return Command(
             name=f"{task}/{row.name}-{seed}/{name}",
@@ -207,17 +210,17 @@ def commands(row: Row, seed: int, task: Task, rates: Mapping[str, float]) -> lis
         steps = str(row.steps)
         longer = ("--trainer.max_steps", steps, "--trainer.val_check_interval", steps)
         flags = (*(longer if row.steps else ()), "--model.optimizer.lr", f"{rate:g}")
-        found.append(command("fit", "", "policy/config.json", *flags))
+        found.append(command("fit", "policy/config.json", *flags))
     every = ("--model.evaluation.adaptive", "false")
     sampled = ("--model.evaluation.temperature", str(TEMPERATURE), *every)
     turns = "--model.evaluation.max_turns"
     fresh = (turns, "10", "--model.evaluation.fresh_turns", "true")
     evaluations = {
-        "greedy": ("", (*every, *((turns, "1") if row.fresh else ()))),
-        "sampled": ("sampled", (*sampled, *(fresh if row.fresh else ()))),
-        **({"votes": ("votes", ("--config", VOTES))} if row.votes else {}),
+        "greedy": (*every, *((turns, "1") if row.fresh else ())),
+        "sampled": (*sampled, *(fresh if row.fresh else ())),
+        **({"votes": ("--config", VOTES)} if row.votes else {}),
     }
-    for name, (inside, flags) in evaluations.items():
+    for name, flags in evaluations.items():
         judged = (*flags, "--model.policy.path", policy)
-        found.append(command(name, inside, "eval/test/results.json", *judged))
+        found.append(command(name, "eval/test/results.json", *judged))
     return found

@@ -15,6 +15,7 @@ import numpy as np
 from experiments.miniature.rows import HORIZON, Row
 from svr_lightning.analysis.choice import Chosen, Draws, Options, draw, joined
 from svr_lightning.analysis.intervals import auroc_resamples, percentile_interval, ratio_resamples
+from svr_lightning.analysis.replay import replay
 from svr_lightning.analysis.stops import ORACLE, families, options_of
 from svr_lightning.analysis.table import Floats, Ints, TurnTable, cluster_codes, problem_table
 from svr_lightning.core.metrics import DEFINITIONS
@@ -30,21 +31,19 @@ Ratios = Mapping[str, tuple[Floats, Floats]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Judged:
-    """A row's evaluations, seed by seed. Every table holds all turns, and how the row stopped."""
+    """A row's evaluations. Every table holds all turns."""
 
     row: Row
     seeds: tuple[int, ...]
-    greedy: tuple[TurnTable, ...]
-    """[S]"""
-    sampled: tuple[TurnTable, ...]
-    """[S]"""
+    turns: Mapping[str, tuple[TurnTable, ...]]
+    """[S] of ``greedy`` and of ``sampled`` turns."""
     votes: Options | None = None
     """Majority voting with each of :data:`~experiments.miniature.rows.VOTE_COUNTS`."""
 
     @cached_property
     def cluster(self) -> Ints:
         """[N] of its problems."""
-        return clusters(self.greedy[0])
+        return clusters(self.turns["greedy"][0])
 
     @cached_property
     def draws(self) -> Draws:
@@ -53,8 +52,8 @@ class Judged:
 
     @cached_property
     def options(self) -> dict[str, dict[str, Options]]:
-        """What ``greedy`` and ``sampled`` turns return, by family of stopping rules."""
-        return {"greedy": stop_options(self.greedy), "sampled": stop_options(self.sampled)}
+        """What greedy and sampled turns return, by family of stopping rules."""
+        return {how: stop_options(tables) for how, tables in self.turns.items()}
 
     @cached_property
     def every(self) -> Options:
@@ -70,8 +69,13 @@ class Judged:
 
     @cached_property
     def metrics(self) -> dict[str, dict[str, Floats]]:
-        """Values of every metric, ``greedy`` and ``sampled``, under its own protocol."""
-        return {how: metrics(getattr(self, how), self.draws) for how in ("greedy", "sampled")}
+        """Values of every metric of greedy and of sampled turns, under its own protocol."""
+
+        def ended(table: TurnTable) -> TurnTable:
+            width = table.correct.shape[1]
+            return replace(table, outcome=replay(table, self.row.rule, width))
+
+        return {how: metrics([*map(ended, t)], self.draws) for how, t in self.turns.items()}
 
     def index(self, seeds: Sequence[int]) -> list[int]:
         """Where some of its seeds are; an untrained row has the same values for every seed."""

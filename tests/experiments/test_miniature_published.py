@@ -11,6 +11,7 @@ from experiments.miniature.recordings import FILE, read_outcomes, write_outcomes
 from experiments.miniature.results import row_entries
 from experiments.miniature.rows import BOTH, RESULTS, Task
 from experiments.miniature.tables import table_md
+from svr_lightning.analysis.replay import replay
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = {
@@ -34,7 +35,9 @@ def test_the_tables_are_those_of_the_results_and_these_of_the_outcomes(task):
     rows = read_outcomes(ROOT / RESULTS / task / FILE)
     assert {one.row.name for one in rows} <= {*found}
     for one in rows:
-        accuracy = [t.at(t.correct, t.outcome.returned).mean() for t in one.greedy]
+        ends = [replay(t, one.row.rule, t.correct.shape[1]) for t in one.turns["greedy"]]
+        pairs = zip(one.turns["greedy"], ends, strict=True)
+        accuracy = [table.at(table.correct, end.returned).mean() for table, end in pairs]
         assert found[one.row.name]["greedy"]["accuracy"]["seeds"] == pytest.approx(accuracy)
 
 

@@ -57,11 +57,8 @@ def test_problems_of_one_set_of_numbers_are_drawn_together():
 def judged(name: str, turns: list[tuple[bool, str, float, int]], seeds: int = 2) -> Judged:
     """A row whose ten problems all have the same turns, greedily and sampled, with every seed."""
     rows = [record(f"p{number}", *turns) for number in range(10)]
-    one = turn_tables(rows)["toy"]
-    stopped = replace(one, outcome=replay(one, Confident(), len(turns)))
-    tables = (stopped,) * seeds
-    known = tuple(range(42, 42 + seeds))
-    return Judged(row=BY_NAME[name], seeds=known, greedy=tables, sampled=tables)
+    tables = dict.fromkeys(("greedy", "sampled"), (turn_tables(rows)["toy"],) * seeds)
+    return Judged(row=BY_NAME[name], seeds=tuple(range(42, 42 + seeds)), turns=tables)
 
 
 RIGHT, WRONG = (True, "C", 0.9, 10), (False, "I", 0.1, 10)
@@ -102,6 +99,5 @@ def test_claims_begin_with_adaptive_inference_against_its_fixed_budgets(monkeypa
     assert (within["difference"], within["label"], within["corrected"]) == (1.0, "above", "above")
     assert found["SVR+ minus SVR", "within 400 tokens"]["label"] == "not decided"
     assert not any("warm start" in claim for claim, _ in found)  # there is none
-    below = Claim(words="w", row="svr_plus", minus="svr", metric="pse")
-    monkeypatch.setattr(claims, "CLAIMS", (below,))
+    monkeypatch.setattr(claims, "CLAIMS", (Claim("svr_plus", "svr", "pse"),))
     assert claim_entries(every)[0]["difference"] == 0.0
