@@ -1,11 +1,10 @@
-"""``python -m experiments.real.labelled``: teach a self-check the labels of its own answers.
+"""Teach a self-check the labels of a policy's own answers: the arm ``labelled``.
 
 The strongest simple rival of reinforcement learning on self-checks: no rollouts, one supervised
 pass over first turns that the start sampled on training problems. The answers stay as they were
 sampled; the self-check says what the label says.
 """
 
-import argparse
 import json
 import random
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from experiments.real.recipes import SYSTEM
-from experiments.real.start import supervise
 from experiments.warmstart.documents import Document
 from svr_lightning.core.prompts import chat
 
@@ -46,21 +44,3 @@ def labelled(row: dict[str, Any]) -> Document | None:
         completion=solution + CHECKS[turn["correct"]],
         correct=turn["correct"],
     )
-
-
-def main() -> None:
-    """Train and save."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.real.labelled")
-    parser.add_argument("--start", type=Path, required=True, help="folder of the start")
-    parser.add_argument("--recording", type=Path, required=True, help="its samples.jsonl")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
-    parser.add_argument("--seed", type=int, required=True, help="of the order")
-    parser.add_argument("--steps", type=int, default=94, help="of 32 answers; 94 are two passes")
-    options = parser.parse_args()
-    taught, seed = documents(options.recording, options.seed), options.seed
-    how = {"steps": options.steps, "rate": 3e-4, "check_weight": CHECK_WEIGHT}
-    supervise(options.start, options.out, taught, seed=seed, **how)
-
-
-if __name__ == "__main__":
-    main()

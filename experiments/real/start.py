@@ -1,48 +1,49 @@
-"""``python -m experiments.real.start``: the policy that a seed's trainings begin with."""
+"""``python -m experiments.real.start``: supervised training of a policy, on one thread in fp32.
+
+    python -m experiments.real.start --model MODEL --out START --seed 1
+    python -m experiments.real.start --model START --out OUT --seed 1 --labelled samples.jsonl
+
+The first makes what a seed's trainings begin with, the second the arm ``labelled``.
+"""
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from experiments.real import labelled
 from experiments.real.demonstrations import demonstrations
-from experiments.warmstart.documents import Document
 from experiments.warmstart.training import save, train
 
 
-def supervise(
-    source: Path, out: Path, documents: Iterator[Document], *, seed: int, **options: Any
-) -> None:
-    """Train the checkpoint in ``source`` and save it to ``out``, which appears when it is whole.
-
-    In fp32 on one thread; ``seed`` is of the draws of torch, further options are those of
-    :func:`experiments.warmstart.training.train`.
-    """
-    torch.set_num_threads(1)
-    torch.manual_seed(seed)
-    tokenizer = AutoTokenizer.from_pretrained(source)
-    model = AutoModelForCausalLM.from_pretrained(
-        source, dtype=torch.float32, attn_implementation="eager"
-    )
-    train(model, tokenizer, documents, micro_batch=8, report_every=10, **options)
-    part = out.with_name(out.name + ".part")
-    save(model, tokenizer, part)
-    part.replace(out)
-
-
 def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.real.start", description=__doc__)
-    parser.add_argument("--model", type=Path, required=True, help="folder of the language model")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
-    parser.add_argument("--seed", type=int, required=True, help="of the demonstrations")
-    parser.add_argument("--steps", type=int, default=128, help="of 32 demonstrations")
+    """Train and save; the checkpoint appears when it is whole."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.real.start", description=__doc__, formatter_class=form
+    )
+    parser.add_argument("--model", type=Path, required=True, help="folder of the checkpoint")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the trained one")
+    parser.add_argument("--seed", type=int, required=True, help="of what is taught, and its order")
+    parser.add_argument("--labelled", type=Path, help="its recording of training problems")
     options = parser.parse_args()
-    taught, seed = demonstrations(options.seed), options.seed
-    supervise(options.model, options.out, taught, seed=seed, steps=options.steps, rate=5e-4)
+    torch.set_num_threads(1)
+    torch.manual_seed(options.seed)
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    model = AutoModelForCausalLM.from_pretrained(
+        options.model, dtype=torch.float32, attn_implementation="eager"
+    )
+    taught = demonstrations(options.seed)
+    how: dict[str, Any] = {"steps": 128, "rate": 5e-4}  # a step has 32 documents
+    if options.labelled:
+        taught = labelled.documents(options.labelled, options.seed)
+        how = {"steps": 94, "rate": 3e-4, "check_weight": labelled.CHECK_WEIGHT}  # two passes
+    train(model, tokenizer, taught, micro_batch=8, report_every=10, **how)
+    part = options.out.with_name(options.out.name + ".part")
+    save(model, tokenizer, part)
+    part.replace(options.out)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ come first in the stream of a kind, so that training and demonstrations leave ou
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from svr_lightning.core.prompts import AnswerStyle
@@ -37,6 +38,9 @@ class Exercise:
     reasoning: str
     """One line that ends with the answer, or empty."""
     answer: str
+
+
+Kinds = Mapping[str, Callable[[random.Random], Exercise]]
 
 
 def _add(rng: random.Random) -> Exercise:
@@ -93,7 +97,7 @@ def _weekdays(rng: random.Random) -> Exercise:
     return Exercise((day, later), question, "", DAYS[(day + later) % 7])
 
 
-ARITHMETIC: Mapping[str, Callable[[random.Random], Exercise]] = {
+ARITHMETIC: Kinds = {
     "add": _add,
     "ages": _ages,
     "affine": _affine,
@@ -101,7 +105,7 @@ ARITHMETIC: Mapping[str, Callable[[random.Random], Exercise]] = {
     "boxes": _boxes,
 }
 """What is trained on."""
-OTHER: Mapping[str, Callable[[random.Random], Exercise]] = {
+OTHER: Kinds = {
     "letters": _letters,
     "counting": _counting,
     "weekdays": _weekdays,
@@ -110,9 +114,9 @@ OTHER: Mapping[str, Callable[[random.Random], Exercise]] = {
 KINDS = {**ARITHMETIC, **OTHER}
 
 
-def stream(kind: str, seed: int) -> Iterator[Exercise]:
+def stream(kind: str) -> Iterator[Exercise]:
     """Endless exercises of one kind, no two with the same key."""
-    rng = random.Random(f"{kind}/{seed}")
+    rng = random.Random(f"{kind}/{SEED}")
     seen: set[tuple[Any, ...]] = set()
     while True:
         exercise = KINDS[kind](rng)
@@ -121,30 +125,27 @@ def stream(kind: str, seed: int) -> Iterator[Exercise]:
             yield exercise
 
 
-def split(name: str) -> list[dict[str, Any]]:
-    """The rows of ``test``, ``train`` or ``control``; the first two share no key."""
+def exercises(name: str) -> Iterator[tuple[str, int, Exercise]]:
+    """Kind, number and exercise of ``test``, ``train`` or ``control``; none is in two of them."""
     kinds = OTHER if name == "control" else ARITHMETIC
-    each = SIZES[name] // len(kinds)
-    skipped = SIZES["test"] // len(ARITHMETIC) if name == "train" else 0
-    rows = []
+    first = SIZES["test"] // len(ARITHMETIC) if name == "train" else 0
     for kind in kinds:
-        exercises = stream(kind, SEED)
-        for number in range(skipped + each):
-            exercise = next(exercises)
-            if number >= skipped:
-                row = {"id": f"{kind}/{number}", "question": exercise.question}
-                rows.append({**row, "answer": exercise.answer})
-    return rows
+        found = enumerate(stream(kind))
+        for number, exercise in islice(found, first, first + SIZES[name] // len(kinds)):
+            yield kind, number, exercise
+
+
+def split(name: str) -> list[dict[str, str]]:
+    """The rows of ``test``, ``train`` or ``control``."""
+    return [
+        {"id": f"{kind}/{number}", "question": one.question, "answer": one.answer}
+        for kind, number, one in exercises(name)
+    ]
 
 
 def held_out() -> set[tuple[str, tuple[Any, ...]]]:
     """Kind and key of every problem that only recordings may contain."""
-    keys = set()
-    for name, kinds in (("test", ARITHMETIC), ("control", OTHER)):
-        for kind in kinds:
-            exercises = stream(kind, SEED)
-            keys |= {(kind, next(exercises).key) for _ in range(SIZES[name] // len(kinds))}
-    return keys
+    return {(kind, one.key) for name in ("test", "control") for kind, _, one in exercises(name)}
 
 
 class ShortAnswer(Task):
