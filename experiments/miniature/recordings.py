@@ -16,17 +16,17 @@ from experiments.miniature.rows import HOW, VOTE_COUNTS, Row, Task
 from experiments.miniature.summary import Judged
 from svr_lightning.analysis.choice import Options
 from svr_lightning.analysis.results import read_evaluation
-from svr_lightning.analysis.table import Endings, TurnTable
+from svr_lightning.analysis.table import TurnTable
 from svr_lightning.analysis.voting import majority_outcomes, sample_tokens
 from svr_lightning.core.metrics import VERDICT_CODES
 from svr_lightning.core.types import StopSignals, Verdict
 from svr_lightning.errors import require
 
 FILE = "outcomes.npz"
-_COLUMNS = ("length", "correct", "truncated", "confidence", "cluster")
+_COLUMNS = ("length", "correct", "confidence", "cluster")
 _SMALL = {"verdict": np.int8, "prompt_tokens": np.int32, "completion_tokens": np.int32}
 """Columns of a table, the latter in a smaller type than there."""
-_SIGNALS = ("answers", "verdict_probability", "answer_logprob", "completion_logprob")
+_SIGNALS = ("truncated", "answers", "verdict_probability", "answer_logprob", "completion_logprob")
 _VOTES = ("right", "tokens")
 _VERDICTS = {code: Verdict(name) for name, code in VERDICT_CODES.items()}
 _DRAWS = 1000
@@ -110,10 +110,11 @@ def _columns(table: TurnTable) -> dict[str, Array]:
     found |= {name: getattr(table, name).astype(kind) for name, kind in _SMALL.items()}
     signals = np.full((len(_SIGNALS), *table.correct.shape), np.nan)
     for row, turns in enumerate(table.signals):
-        # Of a turn's signals the answer and the scores come last.
-        signals[:, row, : len(turns)] = np.array([turn[3:] for turn in turns], float).T
+        # Of a turn's signals verdict and confidence come first.
+        signals[:, row, : len(turns)] = np.array([turn[2:] for turn in turns], float).T
     found |= zip(_SIGNALS, signals, strict=True)
-    found["answers"] = np.nan_to_num(found["answers"]).astype(np.int16)
+    for name, kind in (("truncated", np.bool_), ("answers", np.int16)):
+        found[name] = np.nan_to_num(found[name]).astype(kind)
     return {**found, "ids": np.array(table.ids)}
 
 
@@ -131,7 +132,7 @@ def _judged(row: Row, seeds: Sequence[int], arrays: Arrays) -> Judged:
 def _table(prefix: str, arrays: Arrays) -> TurnTable:
     columns = {name: arrays[f"{prefix}/{name}"] for name in (*_COLUMNS, *_SMALL)}
     columns["verdict"] = columns["verdict"].astype(np.int64)
-    shown = [columns[name] for name in ("verdict", "confidence", "truncated")]
+    shown = [columns[name] for name in ("verdict", "confidence")]
     shown += [arrays[f"{prefix}/{name}"] for name in _SIGNALS]
     each = zip(columns["length"].tolist(), *(column.tolist() for column in shown), strict=True)
     every = columns["length"]
@@ -142,8 +143,8 @@ def _table(prefix: str, arrays: Arrays) -> TurnTable:
             tuple(_signals(*turn) for turn in [*zip(*turns, strict=True)][:length])
             for length, *turns in each
         ),
-        outcome=Endings(returned=every, observed=every, stopped_early=np.zeros_like(every, bool)),
         **columns,
+        **{"returned": every, "observed": every, "stopped_early": np.zeros_like(every, bool)},
     )
 
 

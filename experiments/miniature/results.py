@@ -41,11 +41,8 @@ def row_entries(every: Sequence[Judged]) -> list[Entry]:
 
 def row_entry(one: Judged) -> Entry:
     """Greedy and sampled metrics of a row, and its best number of turns."""
-    ones = np.ones(len(one.cluster))
-    turns = [
-        {str(k): (right.astype(float), ones) for k, right in enumerate(table.correct.T, 1)}
-        for table in one.turns["greedy"]
-    ]
+    right = np.stack([table.correct.T for table in one.turns["greedy"]], 1)
+    turns = {str(k): (column, np.ones(column.shape)) for k, column in enumerate(right, 1)}
     fixed = _entries(values(turns, one.draws), one)
     best = max(fixed, key=lambda k: (fixed[k]["mean"], -int(k)))
     greedy, sampled = (_applicable(one.row, _entries(one.metrics[how], one)) for how in HOW)
@@ -55,19 +52,13 @@ def row_entry(one: Judged) -> Entry:
 
 def vote_entries(one: Judged, votes: Options) -> list[Entry]:
     """Majority voting of each number of samples as a row of its own."""
-    ones = np.ones(len(one.cluster))
     entries = []
     for k, title, *found in zip(VOTE_COUNTS, votes.names, votes.right, votes.tokens, strict=True):
-        runs = [
-            {
-                "accuracy": (right, ones),
-                "avg_total_tokens": (tokens, ones),
-                "tokens_per_correct": (tokens, right),
-            }
-            for right, tokens in zip(*found, strict=True)
-        ]
+        (right, tokens), ones = found, np.ones(found[0].shape)
+        terms = {"accuracy": (right, ones), "avg_total_tokens": (tokens, ones)}
+        own = values({**terms, "tokens_per_correct": (tokens, right)}, one.draws)
         identity = _identity(one, f"{one.row.name}_maj{k}", title)
-        entries.append({**identity, "greedy": _entries(values(runs, one.draws), one)})
+        entries.append({**identity, "greedy": _entries(own, one)})
     return entries
 
 
@@ -176,9 +167,7 @@ def _identity(one: Judged, name: str, title: str) -> Entry:
 
 def _applicable(row: Row, metrics: Mapping[str, Any]) -> Entry:
     """The metrics that apply: a row without a self-check has none of its metrics."""
-    absent: set[str] = set()
-    if row.interface is None or row.single:
-        absent |= {"pse", "esr"}
+    absent = {"pse", "esr"} if row.interface is None or row.single else set()
     if row.interface not in ("joint", "confidence"):
         absent |= {"brier", *AUROCS}
     if row.interface not in ("joint", "verdict"):

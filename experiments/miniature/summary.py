@@ -14,11 +14,11 @@ import numpy as np
 
 from experiments.miniature.rows import HORIZON, Row
 from svr_lightning.analysis.choice import Chosen, Draws, Options, draw, joined
-from svr_lightning.analysis.intervals import auroc_resamples, percentile_interval, ratio_resamples
+from svr_lightning.analysis.intervals import percentile_interval
 from svr_lightning.analysis.replay import replay
 from svr_lightning.analysis.stops import ORACLE, families, options_of
-from svr_lightning.analysis.table import Floats, Ints, TurnTable, cluster_codes, problem_table
-from svr_lightning.core.metrics import DEFINITIONS
+from svr_lightning.analysis.table import Floats, Ints, TurnTable, cluster_codes
+from svr_lightning.core.metrics import DEFINITIONS, auroc_of_counts, share
 
 AUROCS = tuple(name for name, one in DEFINITIONS.items() if one.terms is None)
 """Of all observed turns, as the paper has it, of first turns and of returned turns."""
@@ -26,7 +26,6 @@ _RATIOS = (
     *("accuracy", "first_turn_accuracy", "turns", "avg_total_tokens"),
     *("esr", "pse", "brier", "overconfidence"),
 )
-Ratios = Mapping[str, tuple[Floats, Floats]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,12 +69,10 @@ class Judged:
     @cached_property
     def metrics(self) -> dict[str, dict[str, Floats]]:
         """Values of every metric of greedy and of sampled turns, under its own protocol."""
-
-        def ended(table: TurnTable) -> TurnTable:
-            width = table.correct.shape[1]
-            return replace(table, outcome=replay(table, self.row.rule, width))
-
-        return {how: metrics([*map(ended, t)], self.draws) for how, t in self.turns.items()}
+        return {
+            how: metrics([replay(t, self.row.rule, t.correct.shape[1]) for t in tables], self.draws)
+            for how, tables in self.turns.items()
+        }
 
     def index(self, seeds: Sequence[int]) -> list[int]:
         """Where some of its seeds are; an untrained row has the same values for every seed."""
@@ -95,24 +92,38 @@ def clusters(table: TurnTable) -> Ints:
 
 def metrics(tables: Sequence[TurnTable], drawn: Draws) -> dict[str, Floats]:
     """Values of each metric of S runs; ``any_turn_accuracy`` is over all recorded turns."""
-    ratios, areas = [], []
-    for table in tables:
-        problems = problem_table(table, table.outcome)
-        one = np.ones(len(table.ids))
-        known = dict.fromkeys(_RATIOS, (0 * one, 0 * one)) | problems.ratios()
-        found = {name: known[name] for name in _RATIOS}
-        found["any_turn_accuracy"] = (table.correct.any(1).astype(float), one)
-        found["tokens_per_correct"] = (found["avg_total_tokens"][0], found["accuracy"][0])
-        ratios.append(found)
-        turns = {name: problems.turns_of(name) for name in AUROCS}
-        areas.append([auroc_resamples(t, drawn.counts) for t in turns.values()])
-    return values(ratios, drawn) | dict(zip(AUROCS, np.stack(areas, 1), strict=True))
+    found = {name: np.stack([_sums(table, name) for table in tables], 1) for name in _RATIOS}
+    tokens, (right, problems) = found["avg_total_tokens"][0], found["accuracy"]
+    every = np.stack([table.correct.any(1) for table in tables])
+    others = {"any_turn_accuracy": (every, problems), "tokens_per_correct": (tokens, right)}
+    areas = {name: np.stack([_area(table, name, drawn) for table in tables]) for name in AUROCS}
+    return values({**found, **others}, drawn) | areas
 
 
-def values(runs: Sequence[Ratios], drawn: Draws) -> dict[str, Floats]:
-    """Values of ratios of sums over problems, of S runs."""
-    found = [ratio_resamples(run, drawn.counts) for run in runs]
-    return {name: np.stack([one[name] for one in found]) for name in runs[0]}
+def values(ratios: Mapping[str, Any], drawn: Draws) -> dict[str, Floats]:
+    """Values of sums over problems divided by others, from [S, N] terms of both."""
+    found = {}
+    for name, terms in ratios.items():
+        above, below = np.split(drawn.counts @ np.concatenate(terms).T, 2, axis=1)
+        found[name] = (above / np.where(below > 0, below, np.nan)).T
+    return found
+
+
+def _sums(table: TurnTable, metric: str) -> list[Any]:
+    """[N] numerators and [N] denominators of a metric."""
+    rows, terms = table.rows_of(metric), DEFINITIONS[metric].terms or share
+    parts = terms(*(rows[name] for name in DEFINITIONS[metric].columns))
+    return [np.bincount(rows["row"], part, len(table.ids)) for part in parts]
+
+
+def _area(table: TurnTable, metric: str, drawn: Draws) -> Floats:
+    """[1 + R] AUROC of confidences."""
+    rows = table.rows_of(metric)
+    levels, level = np.unique(rows["confidence"], return_inverse=True)
+    turns = np.zeros((2, len(table.ids), len(levels)))
+    np.add.at(turns, (rows["correct"], rows["row"], level), 1)
+    wrong, right = drawn.counts @ turns
+    return auroc_of_counts(right, wrong)
 
 
 def stop_options(tables: Sequence[TurnTable]) -> dict[str, Options]:

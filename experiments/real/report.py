@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from svr_lightning.analysis.intervals import percentile_interval
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.replay import replay
-from svr_lightning.analysis.stops import total_tokens
 from svr_lightning.analysis.table import TurnTable, turn_tables
 from svr_lightning.analysis.voting import majority_is_right
 from svr_lightning.core.metrics import auroc
@@ -49,8 +48,8 @@ def says_correct(run: TurnTable) -> Array:
 
 def adaptive(run: TurnTable) -> tuple[Array, Array]:
     """[N] right and [N] tokens under the paper's rule: the first accepted turn, else the last."""
-    outcome = replay(run, Confident(threshold=GATE), run.correct.shape[1])
-    return run.at(run.correct, outcome.returned), total_tokens(run, outcome)
+    found = replay(run, Confident(threshold=GATE), run.correct.shape[1]).problems
+    return found["final_correct"], found["total_tokens"]
 
 
 def free_options(run: TurnTable) -> tuple[Array, Array]:

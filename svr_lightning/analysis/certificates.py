@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from svr_lightning.analysis.intervals import cluster_sums
 from svr_lightning.analysis.operating_point import Limit
 from svr_lightning.analysis.replay import replay
-from svr_lightning.analysis.table import Bools, Floats, TurnTable, pool, problem_table
+from svr_lightning.analysis.table import Bools, Floats, TurnTable, pool
 from svr_lightning.core.stopping import Confident
 from svr_lightning.errors import ConfigError
 
@@ -81,12 +81,12 @@ def replay_rules(
     table = pool(tables)
     points = []
     for rule in rules:
-        outcome = replay(table, rule, max_turns)
-        found = problem_table(table, outcome).problems
-        seen = [t[:end] for t, end in zip(table.signals, outcome.observed.tolist(), strict=True)]
+        ended = replay(table, rule, max_turns)
+        found = ended.problems
+        seen = [t[:end] for t, end in zip(table.signals, found["turns"].tolist(), strict=True)]
         accepted = np.array([bool(turns) and rule.stops(turns, max_turns) for turns in seen])
         wrong: NDArray[Any] = 1 - found["final_correct"]
-        early = accepted & outcome.stopped_early
+        early = accepted & ended.stopped_early
         columns = {"accepted": accepted, "wrong_accepted": accepted * wrong, "wrong": wrong}
         columns |= {"early": early, "pse": early * wrong}
         columns |= {"turns": found["turns"], "tokens": found["total_tokens"]}

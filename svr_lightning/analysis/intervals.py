@@ -8,18 +8,15 @@ Shapes: N problems, C clusters, R resamples. ``cluster`` is [N] codes 0..C-1.
 """
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from svr_lightning.analysis.table import Bools, Floats, Ints
-from svr_lightning.core.metrics import auroc_of_counts
 
 Z_95 = 1.959963984540054
 """The 97.5 % quantile of the normal distribution: half the width of a 95 % interval, in sigmas."""
-_AT_ONCE = 100  # resamples whose turns are in memory together
 
 
 def wilson_interval(proportion: float, n: float) -> list[float] | None:
@@ -87,45 +84,6 @@ def percentile_interval(values: Floats) -> list[float] | None:
     if len(defined) == 0:
         return None
     return [float(bound) for bound in np.quantile(defined, (0.025, 0.975))]
-
-
-def ratio_resamples(
-    ratios: Mapping[str, tuple[Floats, Floats]], counts: NDArray[Any]
-) -> dict[str, Floats]:
-    """[R] resamples of metrics that are a sum over problems divided by another.
-
-    Args:
-        ratios: by name, numerator and denominator of each problem, [N] each.
-        counts: [R, N], see :func:`resample_counts`.
-    """
-    columns = np.stack([column for pair in ratios.values() for column in pair], axis=1)
-    sums = counts.astype(np.float64) @ columns
-    below = np.where(sums[:, 1::2] > 0, sums[:, 1::2], np.nan)
-    return dict(zip(ratios, (sums[:, ::2] / below).T, strict=True))
-
-
-def auroc_resamples(turns: Mapping[str, NDArray[Any]], counts: NDArray[Any]) -> Floats:
-    """[R] resamples of the AUROC of turns' confidences.
-
-    Args:
-        turns: [O] ``row``, ``confidence`` and ``correct`` of a :class:`ProblemTable`.
-        counts: [R, N], see :func:`resample_counts`.
-    """
-    order = np.argsort(turns["confidence"], kind="stable")
-    _, starts = np.unique(turns["confidence"][order], return_index=True)
-    label, problem = turns["correct"][order], turns["row"][order]
-
-    def sums(column: NDArray[Any]) -> Floats:
-        if not len(starts):
-            return np.zeros((len(column), 0))
-        return np.add.reduceat(column, starts, axis=1).astype(np.float64)
-
-    parts = []
-    for begin in range(0, len(counts), _AT_ONCE):
-        weight = counts[begin : begin + _AT_ONCE, problem]
-        right = sums(weight * label)
-        parts.append(auroc_of_counts(right, sums(weight) - right))
-    return np.concatenate(parts)
 
 
 def _clusters(cluster: Ints) -> int:

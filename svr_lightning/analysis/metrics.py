@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from svr_lightning.analysis.intervals import effective_size, wilson_interval
-from svr_lightning.analysis.table import TurnTable, problem_table
+from svr_lightning.analysis.table import TurnTable
 from svr_lightning.core.metrics import DEFINITIONS, METRIC_NAMES
 from svr_lightning.files import finite
 
@@ -52,10 +52,8 @@ def measure(table: TurnTable) -> dict[str, Any]:
 
     The interval is the 95 % Wilson interval for the effective number of independent problems.
     """
-    problems = problem_table(table, table.outcome)
-    values: dict[str, Any] = {name: finite(value) for name, value in problems.values().items()}
-    correct = problems.problems["final_correct"]
-    size = effective_size(correct, table.cluster)
+    values: dict[str, Any] = {name: finite(value) for name, value in table.values().items()}
+    size = effective_size(table.problems["final_correct"], table.cluster)
     interval = wilson_interval(values["accuracy"] or 0.0, size)
     return {**values, "n": len(table.ids), "accuracy_ci95": interval}
 

@@ -10,12 +10,12 @@ results files have them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from svr_lightning.analysis.metrics import measure
-from svr_lightning.analysis.table import Endings, TurnTable
+from svr_lightning.analysis.table import TurnTable
 from svr_lightning.core.stopping import Confident, Rule, StopRule, first_ending
 from svr_lightning.core.types import Ending
 
@@ -23,7 +23,6 @@ THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 """The paper's grid, 0.50 to 0.95."""
 Tables = Mapping[str, TurnTable]
 Row = dict[str, Any]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,8 @@ class FirstRight(Rule[bool]):
         return turns[-1]
 
 
-def replay(table: TurnTable, rule: StopRule | FirstRight | None, max_turns: int) -> Endings:
-    """The outcome of inference with ``rule`` and T_max = ``max_turns``.
+def replay(table: TurnTable, rule: StopRule | FirstRight | None, max_turns: int) -> TurnTable:
+    """The table as inference leaves it with ``rule`` and T_max = ``max_turns``.
 
     Args:
         table: with each problem's turns up to its stop, or ``max_turns`` of them.
@@ -54,37 +53,20 @@ def replay(table: TurnTable, rule: StopRule | FirstRight | None, max_turns: int)
     """
     if max_turns < 1:
         raise ValueError(f"max_turns={max_turns} must be at least one turn")
-    endings: list[Ending | None]
+    turns: Sequence[Sequence[Any]] = table.signals
     if isinstance(rule, FirstRight):
-        labels = zip(table.correct.tolist(), table.length.tolist(), strict=True)
-        endings = [_end(rule, turns[:length], max_turns) for turns, length in labels]
-    else:
-        endings = [_end(rule, turns, max_turns) for turns in table.signals]
-    for name, length, end in zip(table.ids, table.length, endings, strict=True):
+        turns = [row[:n] for row, n in zip(table.correct.tolist(), table.length, strict=True)]
+    found = []
+    for name, seen in zip(table.ids, turns, strict=True):
+        end = first_ending(rule, seen, max_turns) if seen else Ending(0, 0, False)
         if end is None:
             raise ValueError(
-                f"record {name!r} of {table.dataset!r}: no turn stopped and only {length} of "
+                f"record {name!r} of {table.dataset!r}: no turn stopped and only {len(seen)} of "
                 f"{max_turns} turns are there; record every turn with --record, or lower T_max"
             )
-    found = np.array([end[:3] for end in endings if end], dtype=np.int64).reshape(-1, 3)
-    return Endings(
-        observed=found[:, 0], returned=found[:, 1], stopped_early=found[:, 2].astype(np.bool_)
-    )
-
-
-def replayed(tables: Tables, rule: StopRule | None, max_turns: int) -> dict[str, TurnTable]:
-    """The tables with the outcome of :func:`replay` in place of their own."""
-    return {
-        name: replace(table, outcome=replay(table, rule, max_turns))
-        for name, table in tables.items()
-    }
-
-
-def _end(rule: Rule[T] | None, turns: Sequence[T], max_turns: int) -> Ending | None:
-    """The ending of a problem's turns; None if too few are there, nothing if it was not run."""
-    if not turns:
-        return Ending(0, 0, False)
-    return first_ending(rule, turns, max_turns)
+        found.append(end[:3])
+    observed, returned, early = np.array(found).T
+    return replace(table, observed=observed, returned=returned, stopped_early=early.astype(bool))
 
 
 # --- curves -------------------------------------------------------------------------------------
@@ -137,7 +119,7 @@ def measured_under(tables: Tables, rule: StopRule | None, max_turns: int) -> dic
 
     Without a rule, of a fixed budget: ``esr`` and ``pse`` are 0, since nothing stops early.
     """
-    return {name: measure(one) for name, one in replayed(tables, rule, max_turns).items()}
+    return {name: measure(replay(one, rule, max_turns)) for name, one in tables.items()}
 
 
 def transitions(table: TurnTable) -> list[list[list[int]]]:

@@ -1,12 +1,13 @@
 """Families of stopping rules compared at equal tokens, from recordings of every turn."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from svr_lightning.analysis.choice import Options, best_within, gap, joined, measured
 from svr_lightning.analysis.replay import FirstRight, Row, Tables, replay
-from svr_lightning.analysis.table import Endings, Floats, TurnTable, pool
+from svr_lightning.analysis.table import TurnTable, pool
 from svr_lightning.core.stopping import (
     DEFAULT_THRESHOLD,
     Confident,
@@ -62,7 +63,8 @@ def compare_stops(
         ValueError: naming a problem whose turns are missing.
     """
     table = pool(tables)
-    spent = total_tokens(table, replay(table, rule, max_turns)) if budget is None else budget
+    ended = replay(table, rule, max_turns)
+    spent = ended.problems["total_tokens"].astype(float) if budget is None else budget
     found = best_within(_ways(table, max_turns), spent, table.cluster)
     free = {name: one for name, one in found.items() if one and name != ORACLE}
     winner = max(free, key=lambda n: (free[n].accuracy[0], -free[n].tokens[0]), default=None)
@@ -134,12 +136,10 @@ def options_of(
     tables: Sequence[TurnTable], rules: Sequence[tuple[AnyRule, int]], max_turns: int
 ) -> Options:
     """What rules with their T_max return on the recordings of S training seeds."""
-    ends = [outcomes(table, rules, max_turns) for table in tables]
     right, tokens = [], []
-    for outcome in zip(*ends, strict=True):
-        pairs = list(zip(tables, outcome, strict=True))
-        right.append([table.at(table.correct, end.returned) for table, end in pairs])
-        tokens.append([total_tokens(table, end) for table, end in pairs])
+    for ended in zip(*(outcomes(table, rules, max_turns) for table in tables), strict=True):
+        right.append([table.problems["final_correct"] for table in ended])
+        tokens.append([table.problems["total_tokens"] for table in ended])
     shape = (len(rules), len(tables), len(tables[0].ids))
     return Options(
         names=tuple(f"{rule}, at most {turns} turns" for rule, turns in rules),
@@ -148,29 +148,24 @@ def options_of(
     )
 
 
-def total_tokens(table: TurnTable, outcome: Endings) -> Floats:
-    """[N] prompt and completion tokens of all turns up to the stop."""
-    spent = (table.prompt_tokens + table.completion_tokens) * table.observed(outcome)
-    return np.asarray(spent.sum(1), dtype=np.float64)
-
-
 def outcomes(
     table: TurnTable, rules: Sequence[tuple[AnyRule, int]], max_turns: int
-) -> Iterator[Endings]:
-    """The outcome of each rule of :func:`families` with its T_max.
+) -> Iterator[TurnTable]:
+    """The table under each rule of :func:`families` with its T_max.
 
     A majority depends on the number of remaining turns, and both kinds of votes return an earlier
     turn if nothing stops. The others return the turn at which they stop, so one replay of all
     turns, cut at T_max, gives every T_max.
     """
-    whole: dict[AnyRule, Endings] = {}
+    whole: dict[AnyRule, TurnTable] = {}
     for rule, turns in rules:
         if isinstance(rule, Majority | Posterior):
             yield replay(table, rule, turns)
             continue
         if rule not in whole:
             whole[rule] = replay(table, rule, max_turns)
-        yield Endings(
+        yield replace(
+            whole[rule],
             returned=np.minimum(whole[rule].returned, turns),
             observed=np.minimum(whole[rule].observed, turns),
             stopped_early=whole[rule].stopped_early & (whole[rule].observed < turns),

@@ -3,7 +3,7 @@
 Without an average of the paper's data sets, each data set has figures of its own.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from statistics import fmean, stdev
@@ -19,7 +19,7 @@ from svr_lightning.analysis.intervals import effective_size, wilson_interval
 from svr_lightning.analysis.metrics import average, groups, values_of
 from svr_lightning.analysis.replay import THRESHOLDS, replay, transitions
 from svr_lightning.analysis.stops import FRESH, ORACLE, REFINING, frontiers
-from svr_lightning.analysis.table import Bools, Ints, TurnTable, cluster_codes, pool, problem_table
+from svr_lightning.analysis.table import Bools, Ints, TurnTable, cluster_codes, pool
 from svr_lightning.core.metrics import VERDICT_CODES
 from svr_lightning.core.stopping import DEFAULT_THRESHOLD
 from svr_lightning.report import drawing
@@ -235,21 +235,21 @@ def bin_of(confidence: NDArray[Any]) -> Ints:
 
 def reliability_numbers(table: TurnTable) -> Numbers:
     """Reliability of ``observed`` turns, and of those alone that ``stopped`` a trajectory."""
-    turns = problem_table(table, table.outcome).turns
-    stopped = table.outcome.stopped_early[turns["row"]] & turns["returned"]
+    stopped = table.stopped_early[table.checks["row"]] & table.checks["returned"]
     return {
-        "observed": _reliability(turns, table.cluster, np.ones(len(stopped), dtype=bool)),
-        "stopped": _reliability(turns, table.cluster, stopped),
+        "observed": _reliability(table, np.ones(len(stopped), dtype=bool)),
+        "stopped": _reliability(table, stopped),
     }
 
 
-def _reliability(turns: Mapping[str, NDArray[Any]], cluster: Ints, rows: Bools) -> Numbers:
+def _reliability(table: TurnTable, rows: Bools) -> Numbers:
     """The bins of some turns, with Wilson intervals and verdicts, and their calibration error.
 
     Turns of one problem, or of one cluster of problems, are not independent.
     """
-    clusters = cluster[turns["row"][rows]]
-    confidence, correct, verdict = (turns[k][rows] for k in ("confidence", "correct", "verdict"))
+    chosen = {name: column[rows] for name, column in table.checks.items()}
+    clusters = table.cluster[chosen["row"]]
+    confidence, correct, verdict = (chosen[k] for k in ("confidence", "correct", "verdict"))
     bins, gap = [], 0.0
     for k in range(BINS):
         here = bin_of(confidence) == k
@@ -306,7 +306,7 @@ def rule_numbers(run: Run, table: TurnTable) -> Numbers:
     """Where a run's rule lies under every T_max, and the frontiers of others if it is complete."""
     own = []
     for turns in range(1, run.max_turns + 1):
-        found = problem_table(table, replay(table, run.rule, turns))
+        found = replay(table, run.rule, turns)
         own.append({"tokens": found.value("avg_total_tokens"), "accuracy": found.value("accuracy")})
     return {"own": own, "lines": frontiers(table, run.max_turns) if run.complete else []}
 
@@ -358,9 +358,9 @@ def transition_numbers(table: TurnTable) -> Numbers:
         its last answer.
     """
     states, ever = [], np.zeros(len(table.ids), dtype=bool)
-    first = table.at(table.correct, np.minimum(table.length, 1)).astype(bool)
+    first = table.right_at(np.minimum(table.length, 1))
     for turn in range(1, table.correct.shape[1] + 1):
-        now = table.at(table.correct, np.minimum(table.length, turn)).astype(bool)
+        now = table.right_at(np.minimum(table.length, turn))
         masks = {"kept": now & first, "fixed": now & ~first}
         masks |= {"broken": ~now & ever, "never": ~now & ~ever}
         states.append({"turn": turn, **{k: float(mask.mean()) for k, mask in masks.items()}})
@@ -409,9 +409,8 @@ _ENDS = (
 
 def stop_numbers(table: TurnTable) -> Numbers:
     """How many problems end at each turn, early or not, right or wrong."""
-    found = problem_table(table, table.outcome)
-    columns = (found.problems[name] for name in ("stopped_early", "final_correct", "turns"))
-    early, right, turns = columns
+    columns = ("stopped_early", "final_correct", "turns")
+    early, right, turns = (table.problems[name] for name in columns)
     code = 2 * (1 - early) + (1 - right)  # the index in _ENDS
     rows = []
     for turn in range(1, int(turns.max(initial=0)) + 1):

@@ -106,8 +106,7 @@ def trajectories(run: Run) -> Iterator[Filed]:
     """Each problem of a run once, data set by data set, ended as the run's stopping rule says."""
     records = {one.key: one for one in unique([r for s in run.sources for r in s.records])}
     for name, table in run.tables.items():
-        end = table.outcome
-        ends = zip(end.returned, end.observed, end.stopped_early, strict=True)
+        ends = zip(table.returned, table.observed, table.stopped_early, strict=True)
         for key, (returned, observed, early) in zip(table.ids, ends, strict=True):
             record = replace(
                 records[name, key],

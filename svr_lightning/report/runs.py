@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from svr_lightning.analysis.metrics import Datasets, averages, groups, measure, ordered
-from svr_lightning.analysis.replay import measured_under, replayed, threshold_rules
+from svr_lightning.analysis.replay import measured_under, replay, threshold_rules
 from svr_lightning.analysis.results import Evaluation, read_evaluation, section, setting
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.analysis.voting import VOTES, vote
@@ -85,7 +85,7 @@ class Run:
     @cached_property
     def stops(self) -> bool:
         """Whether there is a stopping decision to speak of."""
-        early = any(bool(t.outcome.stopped_early.any()) for t in self.tables.values())
+        early = any(bool(t.stopped_early.any()) for t in self.tables.values())
         return early or (self.max_turns > 1 and self.self_checks)
 
     @property
@@ -175,14 +175,16 @@ def _run(sources: Sequence[Evaluation], index: int) -> Run:
     width = max(table.correct.shape[1] for table in tables.values())
     complete = (rule is not None and width > 1) and all(
         bool(((table.length == width) | (table.length == 0)).all())
-        and not (table.outcome.stopped_early & (table.outcome.observed == table.length)).any()
+        and not (table.stopped_early & (table.observed == table.length)).any()
         for table in tables.values()
     )
+    if rule and complete:
+        tables = {name: replay(table, rule, width) for name, table in tables.items()}
     seed = first.config.get("seed_everything")
     return Run(
         seed=str(seed) if isinstance(seed, int) else f"#{index}",
         sources=sources,
-        tables=replayed(tables, rule, width) if rule and complete else tables,
+        tables=tables,
         rule=rule,
         rule_name=str(rule or stop),
         max_turns=width if complete else max(first.max_turns, width),

@@ -9,7 +9,7 @@ from torchmetrics.classification import BinaryCalibrationError
 
 from svr_lightning.analysis.intervals import wilson_interval
 from svr_lightning.analysis.metrics import average, averages, groups, measure
-from svr_lightning.analysis.replay import replayed
+from svr_lightning.analysis.replay import replay
 from svr_lightning.analysis.table import TurnTable, pool
 from svr_lightning.core.stopping import Confident
 from svr_lightning.metrics import METRIC_NAMES
@@ -24,7 +24,7 @@ from tests.trajectories import failed, record, turn_tables, uncensored
 
 @pytest.fixture
 def six() -> TurnTable:
-    return replayed(turn_tables(uncensored()), Confident(), 3)["toy"]
+    return replay(turn_tables(uncensored())["toy"], Confident(), 3)
 
 
 def test_stop_times_split_early_and_late_right_and_wrong(six):
@@ -115,7 +115,7 @@ def test_pooling_keeps_every_problem_of_every_data_set():
     assert table.ids == ("toy/a", "toy/b", "toy/c", "toy/d", "toy/e", "toy/f", "other/x")
     assert table.length.tolist() == [3, 3, 3, 3, 3, 3, 1]
     assert measure(table)["accuracy"] == 3 / 7  # b, d at turn 3, and x
-    stopped = pool(replayed(tables, Confident(), 3))
+    stopped = pool({name: replay(one, Confident(), 3) for name, one in tables.items()})
     assert measure(stopped)["accuracy"] == 4 / 7  # a, c, d, and x
     assert not table.correct[6, 1:].any()
 

@@ -6,20 +6,12 @@ import numpy as np
 import pytest
 
 from svr_lightning.analysis.intervals import (
-    auroc_resamples,
     effective_size,
     percentile_interval,
-    ratio_resamples,
     resample_counts,
     split_clusters,
     wilson_interval,
 )
-from svr_lightning.analysis.metrics import measure
-from svr_lightning.analysis.replay import replayed
-from svr_lightning.analysis.table import problem_table
-from svr_lightning.core.metrics import METRIC_NAMES
-from svr_lightning.core.stopping import Confident
-from tests.trajectories import turn_tables, uncensored
 
 
 def test_a_cluster_is_drawn_and_split_whole():
@@ -32,20 +24,6 @@ def test_a_cluster_is_drawn_and_split_whole():
         half = split_clusters(cluster, 0.5, seed)
         assert len(set(cluster[half])) == 1
         assert not set(cluster[half]) & set(cluster[~half])
-
-
-def test_every_resample_is_what_measuring_it_on_its_own_gives():
-    table = replayed(turn_tables(uncensored()), Confident(), 3)["toy"]
-    problems = problem_table(table, table.outcome)
-    counts = resample_counts(table.cluster, 40, seed=1)
-    found = ratio_resamples(problems.ratios(), counts)
-    for name in METRIC_NAMES - found.keys():
-        found[name] = auroc_resamples(problems.turns_of(name), counts)
-    for number, row in enumerate(counts):
-        alone = measure(table.select(np.repeat(np.arange(6), row)))
-        for name in METRIC_NAMES:
-            value = math.nan if alone[name] is None else alone[name]
-            assert found[name][number] == pytest.approx(value, nan_ok=True), name
 
 
 def test_the_effective_size_is_that_of_independent_problems():

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from svr_lightning.analysis.metrics import measure
-from svr_lightning.analysis.replay import THRESHOLDS, curves, replay, replayed, transitions
+from svr_lightning.analysis.replay import THRESHOLDS, curves, replay, transitions
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.core.stopping import Confident, StopRule
 from tests.trajectories import EXPECTED, adaptive, failed, record, same, turn_tables, uncensored
@@ -19,7 +19,7 @@ def _table(records: list[dict[str, Any]]) -> TurnTable:
 
 
 def _measured(table: TurnTable, rule: StopRule | None, max_turns: int) -> dict[str, Any]:
-    return measure(replayed({"toy": table}, rule, max_turns)["toy"])
+    return measure(replay(table, rule, max_turns))
 
 
 def _returned(threshold: float, max_turns: int = 3) -> list[tuple[int, bool]]:

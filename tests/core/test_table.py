@@ -16,16 +16,15 @@ def test_columns_are_the_records():
     short = record("q", (False, "I", 0.1, 3))
     tables = turn_tables([one, failed("r", "other"), short])
     assert list(tables) == ["toy", "other"]
-    table, end = tables["toy"], tables["toy"].outcome
+    table = tables["toy"]
     assert (table.ids, table.length.tolist()) == (("p", "q"), [2, 1])
     assert table.correct.tolist() == [[True, False], [False, False]]
-    assert table.truncated.tolist() == [[False, True], [False, False]]
     assert table.verdict.tolist() == [[1, -1], [0, -2]]
     np.testing.assert_equal(table.confidence, [[0.9, 0.5], [0.1, np.nan]])
     assert table.prompt_tokens.tolist() == [[100, 200], [100, 0]]
     assert table.completion_tokens.tolist() == [[5, 7], [3, 0]]
-    assert (end.returned.tolist(), end.observed.tolist()) == ([1, 1], [2, 1])
-    assert end.stopped_early.tolist() == [True, False]
+    assert (table.returned.tolist(), table.observed.tolist()) == ([1, 1], [2, 1])
+    assert table.stopped_early.tolist() == [True, False]
     assert table.signals[0][0].answer == 1
     assert table.signals[0][1] == StopSignals(Verdict.UNSURE, 0.5, True, 1, None, -1.5, None)
 
@@ -33,7 +32,7 @@ def test_columns_are_the_records():
 def test_a_problem_that_could_not_be_run_has_no_turn_and_counts_as_wrong():
     table = turn_tables([failed("x"), *adaptive(), failed("y")])["toy"]
     assert table.length.tolist() == [0, 1, 1, 2, 3, 3, 3, 0]
-    assert table.at(table.correct, table.outcome.returned).tolist() == [
+    assert table.right_at(table.returned).tolist() == [
         *(False, True, False, True, True, False, False, False)
     ]
     values = measure(table)
