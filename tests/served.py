@@ -17,6 +17,7 @@ from svr_lightning.control.listening import Listener, bound
 from svr_lightning.control.server import ChatServer, Limits
 from svr_lightning.core.stopping import Confident
 from svr_lightning.engines.base import Engine
+from svr_lightning.engines.openai import ChatModel
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.rollout.rendering import Renderer
@@ -37,7 +38,7 @@ def in_front_of(url: str, **settings: Any) -> ChatServer:
     limits = {k: settings.pop(k) for k in Limits.__struct_fields__ if k in settings}
     own = {k: settings.pop(k) for k in ("key", "origins", "model") if k in settings}
     own.setdefault("model", "svr")
-    upstream = Upstream(url, "tiny", key="upstream-secret", fields=settings.pop("fields", None))
+    upstream = Upstream(ChatModel(base_url=url, name="tiny"), key="upstream-secret")
     controller = Controller(unused, "countdown", **settings)
     return ChatServer(controller, upstream, limits=Limits(**limits), **own)
 

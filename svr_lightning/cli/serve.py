@@ -28,7 +28,7 @@ from svr_lightning.control.backends import Backend, EngineBackend, Upstream
 from svr_lightning.control.controller import Controller, Otherwise
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.engines.connections import check_url, read_key
-from svr_lightning.engines.openai import check_fields
+from svr_lightning.engines.openai import ChatModel, check_fields
 from svr_lightning.errors import ConfigError, faults_of, field_error, require
 from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
 from svr_lightning.tasks import get_task
@@ -184,14 +184,14 @@ def _upstream(options: argparse.Namespace, logprobs: bool) -> Upstream:
     require(options.model is not None, "--upstream needs --model NAME")
     check_url(options.upstream, "--upstream")
     names = "--upstream-fields"
-    return Upstream(
-        options.upstream,
-        options.model,
-        key=read_key(options.upstream_key_env, "--upstream-key-env"),
+    model = ChatModel(
+        base_url=options.upstream,
+        name=options.model,
         chat_template_kwargs=_template(options),
         logprobs=logprobs,
         fields=check_fields(_json(options.upstream_fields, names), names),
     )
+    return Upstream(model, read_key(options.upstream_key_env, "--upstream-key-env"))
 
 
 def _engine_backend(options: argparse.Namespace, certificate: Certificate | None) -> EngineBackend:

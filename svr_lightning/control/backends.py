@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -21,9 +20,9 @@ from svr_lightning.core.evidence import scores_of_reply
 from svr_lightning.core.parsing import Reading
 from svr_lightning.core.types import AnyCompletion, Decoding, Message, TokenScores
 from svr_lightning.engines.base import Engine, Output, Request
-from svr_lightning.engines.chat_answers import ServerError, read_answer
+from svr_lightning.engines.chat_answers import ServerError
 from svr_lightning.engines.connections import Connections, Retries
-from svr_lightning.engines.openai import PATH, Fields, request_body
+from svr_lightning.engines.openai import ChatModel
 from svr_lightning.errors import one_line, typed_line
 from svr_lightning.rollout.driver import completion_of
 from svr_lightning.rollout.rendering import Renderer
@@ -69,37 +68,15 @@ class Backend(ABC):
 
 
 class Upstream(Backend):
-    """A server that speaks the chat-completions protocol.
+    """A model behind another server.
 
     Args:
-        base_url: address up to the version, such as ``http://127.0.0.1:8000/v1``.
-        model: the policy's name there.
+        model: completes the prompts.
         key: sent as bearer token.
-        chat_template_kwargs: for its chat template.
-        logprobs: ask for the log-probabilities of sampled tokens.
-        fields: renames fields of a request, or leaves them out.
     """
 
-    def __init__(
-        self,
-        base_url: str,
-        model: str,
-        *,
-        key: str | None = None,
-        chat_template_kwargs: dict[str, Any] | None = None,
-        logprobs: bool = False,
-        fields: Fields | None = None,
-    ) -> None:
-        self._url = base_url.rstrip("/") + PATH
-        self._http = Connections(_CONNECTIONS, RETRIES, key=key)
-        self._read = partial(read_answer, key=key)
-        self._body = partial(
-            request_body,
-            model,
-            chat_template_kwargs=chat_template_kwargs or {},
-            logprobs=logprobs,
-            fields=fields,
-        )
+    def __init__(self, model: ChatModel, key: str | None = None) -> None:
+        self._model, self._http = model, Connections(_CONNECTIONS, RETRIES, key=key)
 
     async def stop(self) -> None:
         """Close the connections."""
@@ -109,19 +86,14 @@ class Upstream(Backend):
         self, messages: Sequence[Message], sampling: Decoding, seed: int
     ) -> AnyCompletion:
         """Send a request, again after temporary failures."""
-        body = self._body(messages, sampling, seed)
         try:
-            return await self._http.exchange(self._url, body, self._read, seed)
+            return await self._model.complete(self._http, messages, sampling, seed)
         except ServerError as error:
-            status = error.status
-            passed_on = status == 429 or (400 <= status < 500 and not error.temporary)
-            raise ServerError(
-                f"the model's server: {error}",
-                status=status if passed_on else 502,
-                code=error.code,
-                retry_after=error.retry_after,
-                refusal=error.refusal,
-            ) from error
+            error.args = (f"the model's server: {error}",)
+            refuses = 400 <= error.status < 500 and not error.temporary
+            if not refuses and error.status != 429:
+                error.status = 502
+            raise
 
 
 class EngineBackend(Backend):

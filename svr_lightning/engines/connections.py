@@ -76,7 +76,7 @@ class Connections:
         self, most: int, retries: Retries, *, key: str | None = None, kept: bool = True
     ) -> None:
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-        self._key, self._retries, self._slots = key, retries, asyncio.Semaphore(most)
+        self.key, self._retries, self._slots = key, retries, asyncio.Semaphore(most)
         try:
             context = httpx.create_ssl_context()  # once, since it reads all certificates
             self._pools = [
@@ -141,7 +141,7 @@ class Connections:
         status = response.status_code
         if status == 200:
             return answer
-        message, code, _ = error_in(answer, self._key)
+        message, code, _ = error_in(answer, self.key)
         message = message or "no message"
         if response.has_redirect_location:
             message = f"a redirect to {one_line(response.headers['location'])}; give that address"
@@ -223,6 +223,5 @@ def check_url(url: str, option: str) -> None:
         f"{option} must be an address alone, without user, password or query; a key belongs into "
         "an environment variable such as OPENAI_API_KEY",
     )
-    require(
-        not url.endswith("/completions"), f"{option} ends before /chat/completions, usually in /v1"
-    )
+    ends = not url.rstrip("/").endswith("/completions")
+    require(ends, f"{option} ends before /chat/completions, usually in /v1")

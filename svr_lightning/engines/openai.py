@@ -2,10 +2,11 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from svr_lightning.core.types import Decoding, Message
+from svr_lightning.core.types import Decoding, Message, RemoteCompletion
 from svr_lightning.engines.base import Refusal, Request, TextOutput
 from svr_lightning.engines.chat_answers import ServerError, read_answer
 from svr_lightning.engines.connections import Connections, Retries, check_url, read_key
@@ -15,41 +16,56 @@ from svr_lightning.errors import ConfigError, require
 DEFAULT_KEY = "OPENAI_API_KEY"
 REFUSALS = 8
 """Number of refused requests before the first answer that stops the run."""
-PATH = "/chat/completions"
-SEEDS = 2**31
-"""Seeds are smaller: some servers take 32 bits with a sign."""
 Fields = Mapping[str, str | None]
 """What a server calls fields of a request; None leaves a field out."""
 _SENT = ("max_tokens", "temperature", "top_p", "seed", "top_k", "chat_template_kwargs", "logprobs")
 
 
-def request_body(
-    model: str,
-    messages: Sequence[Message],
-    sampling: Decoding,
-    seed: int,
-    *,
-    chat_template_kwargs: Mapping[str, Any],
-    logprobs: bool = False,
-    fields: Fields | None = None,
-) -> dict[str, Any]:
-    """The body of a request. Fields that only some servers know are sent only if they are set."""
-    body: dict[str, Any] = {
-        "model": model,
-        "messages": list(messages),
-        "max_tokens": sampling.max_completion_tokens,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "seed": seed % SEEDS,
-    }
-    if sampling.top_k:
-        body["top_k"] = sampling.top_k
-    if chat_template_kwargs:
-        body["chat_template_kwargs"] = dict(chat_template_kwargs)
-    if logprobs:
-        body["logprobs"] = True
-    named = {name: (fields or {}).get(name, name) for name in body}
-    return {own: body[name] for name, own in named.items() if own is not None}
+@dataclass(kw_only=True)
+class ChatModel:
+    """A model behind a server that speaks the protocol, and how it is asked."""
+
+    base_url: str
+    """Address up to the version, such as ``http://127.0.0.1:8000/v1``."""
+    name: str
+    """What the server calls it."""
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """For its chat template."""
+    logprobs: bool = False
+    """Whether the log-probabilities of sampled tokens are asked for."""
+    fields: Fields = field(default_factory=dict)
+    """Renames fields of a request, or leaves them out."""
+
+    def body(self, messages: Sequence[Message], sampling: Decoding, seed: int) -> dict[str, Any]:
+        """The body of a request. Fields that only some servers know are sent only if set."""
+        body: dict[str, Any] = {
+            "model": self.name,
+            "messages": list(messages),
+            "max_tokens": sampling.max_completion_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "seed": seed % 2**31,  # some servers take 32 bits with a sign
+        }
+        more = {
+            "top_k": sampling.top_k,
+            "chat_template_kwargs": self.chat_template_kwargs,
+            "logprobs": self.logprobs,
+        }
+        body |= {name: value for name, value in more.items() if value}
+        named = {name: self.fields.get(name, name) for name in body}
+        return {own: body[name] for name, own in named.items() if own is not None}
+
+    async def complete(
+        self, http: Connections, messages: Sequence[Message], sampling: Decoding, seed: int
+    ) -> RemoteCompletion:
+        """Complete a prompt, asking again after temporary failures.
+
+        Raises:
+            ServerError: of the last try.
+        """
+        url = self.base_url.rstrip("/") + "/chat/completions"
+        body = self.body(messages, sampling, seed)
+        return await http.exchange(url, body, partial(read_answer, key=http.key), seed)
 
 
 def check_fields(fields: Any, option: str) -> Fields:
@@ -100,8 +116,7 @@ class OpenAIEngine(RemoteEngine):
         fields: dict[str, str | None] | None = None,
     ) -> None:
         super().__init__()
-        self.base_url = base_url.rstrip("/")
-        check_url(self.base_url, "model.engine.base_url")
+        check_url(base_url, "model.engine.base_url")
         limits = {"concurrency": concurrency, "timeout": timeout, "tries": tries}
         for name, value in limits.items():
             require(value >= 1, f"model.engine.{name}={value} must be at least 1")
@@ -109,19 +124,16 @@ class OpenAIEngine(RemoteEngine):
             bool(model_name.strip()),
             "model.engine.model_name is empty; give the name that the server lists",
         )
-        self.model_name, self.api_key_env = model_name, api_key_env
-        self.max_batch = concurrency
+        self.model = ChatModel(
+            base_url=base_url,
+            name=model_name,
+            logprobs=logprobs,
+            fields=check_fields(fields or {}, "model.engine.fields"),
+        )
+        self.api_key_env, self.max_batch = api_key_env, concurrency
         self.retries = Retries(tries=tries, timeout=timeout)
-        self.logprobs = logprobs
-        self.fields: Fields = check_fields(fields or {}, "model.engine.fields")
-        self.chat_template_kwargs: Mapping[str, Any] = {}
         self.api_key()  # a variable that is not set is reported before any data is read
         self._answered = self._refused = 0
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What decides its completions, as far as it is known here."""
-        return {n: getattr(self, n) for n in ("base_url", "model_name", "logprobs", "fields")}
 
     def api_key(self) -> str | None:
         """The key, read where it is used; see :func:`read_key`."""
@@ -144,36 +156,26 @@ class OpenAIEngine(RemoteEngine):
         Raises:
             ConfigError: if the server is gone, rejects the key, or refuses every request.
         """
-        body = request_body(
-            self.model_name,
-            request.messages,
-            request.sampling,
-            request.seed,
-            chat_template_kwargs=self.chat_template_kwargs,
-            logprobs=self.logprobs,
-            fields=self.fields,
-        )
-        read, url = partial(read_answer, key=self.api_key()), self.base_url + PATH
+        asked = request.messages, request.sampling, request.seed
         try:
-            completion = await self._http.exchange(url, body, read, request.seed)
+            completion = await self.model.complete(self._http, *asked)
         except ServerError as error:
-            return self._refusal(request, self._reason(error))
+            reason = self._reason(error)
+            self._refused += 1
+            # One prompt may be too long. If all are refused, the requests are wrong.
+            require(
+                self._answered > 0 or self._refused < REFUSALS,
+                f"{self.model.base_url} completed none of the first {self._refused} prompts: "
+                f"{reason}; change what it objects to",
+            )
+            return Refusal(id=request.id, reason=reason)
         self._answered += 1
         if completion.text and not completion.completion_tokens:
             warnings.warn(
-                f"{self.base_url} does not count tokens, so records have 0 of them", stacklevel=2
+                f"{self.model.base_url} does not count tokens, so records have 0 of them",
+                stacklevel=2,
             )
         return TextOutput(id=request.id, completion=completion)
-
-    def _refusal(self, request: Request, reason: str) -> Refusal:
-        self._refused += 1
-        # One prompt may be too long. If all are refused, the requests are wrong.
-        if self._refused >= REFUSALS and not self._answered:
-            raise ConfigError(
-                f"{self.base_url} completed none of the first {self._refused} prompts: "
-                f"{reason}; change what it objects to"
-            )
-        return Refusal(id=request.id, reason=reason)
 
     def _reason(self, error: ServerError) -> str:
         """Why one problem has no answer.
@@ -194,7 +196,7 @@ class OpenAIEngine(RemoteEngine):
         else:
             fault = (
                 f"answers with {error}; check model.engine.base_url, model.engine.model_name="
-                f"{self.model_name!r}, and the key in {self.api_key_env or DEFAULT_KEY}, whose "
+                f"{self.model.name!r}, and the key in {self.api_key_env or DEFAULT_KEY}, whose "
                 "name model.engine.api_key_env sets"
             )
-        raise ConfigError(f"{self.base_url} {fault}") from error
+        raise ConfigError(f"{self.model.base_url} {fault}") from error

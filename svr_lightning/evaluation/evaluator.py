@@ -74,7 +74,7 @@ class Evaluator:
     ) -> None:
         require(
             engine.reads_tokens
-            or getattr(engine, "logprobs", False)
+            or (isinstance(engine, OpenAIEngine) and engine.model.logprobs)
             or not config.full_rule.needs_tokens,
             f"model.evaluation.stop={config.full_rule}: log-probabilities are not known of a "
             "server's completions; set model.engine.logprobs, or use a rule that needs none",
@@ -91,7 +91,7 @@ class Evaluator:
         self._gather = gather
         self._journal: Journal | None = None
         if isinstance(engine, OpenAIEngine):
-            engine.chat_template_kwargs = dict(chat_template_kwargs or {})
+            engine.model.chat_template_kwargs = dict(chat_template_kwargs or {})
 
     def begin(
         self, name: str, *, step: int = 0, fingerprint: str | None = None, every_turn: bool = False

@@ -306,7 +306,7 @@ class PolicyModule(LightningModule):
         """A digest of all that determines a record, as far as it is known of a server."""
         policy = self.policy_config
         sources = zip(self.data.sources[split], self.data.problems(split), strict=True)
-        sampled: dict[str, Any] = {"server": getattr(self.engine, "settings", None)}
+        sampled: dict[str, Any] = {"server": getattr(self.engine, "model", None)}
         if self.in_process:
             sampled = {
                 "weights": weights_fingerprint(self.policy.state_dict()),

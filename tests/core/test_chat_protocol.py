@@ -1,6 +1,7 @@
 """What is sent to a chat server, and what its answers mean, on plain values."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from svr_lightning.core.parsing import parse_self_check, plain_fields
 from svr_lightning.core.types import Decoding
 from svr_lightning.engines.chat_answers import ServerError, error_in, is_temporary, read_answer
 from svr_lightning.engines.connections import retry_delay
-from svr_lightning.engines.openai import OpenAIEngine, check_fields, request_body
+from svr_lightning.engines.openai import ChatModel, OpenAIEngine, check_fields
 from svr_lightning.errors import ConfigError
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3}
@@ -219,8 +220,8 @@ def test_a_self_check_of_a_chat_model_is_read_through_its_adornment(text, verdic
 def test_fields_that_only_some_servers_know_are_sent_where_they_say_something():
     greedy = Decoding(max_completion_tokens=9, temperature=0.0)
     messages = [{"role": "user", "content": "q"}]
-    plain = request_body("m", messages, greedy, 5, chat_template_kwargs={})
-    assert plain == {
+    model = ChatModel(base_url="http://h/v1", name="m")
+    assert model.body(messages, greedy, 5) == {
         "model": "m",
         "messages": messages,
         "max_tokens": 9,
@@ -228,16 +229,16 @@ def test_fields_that_only_some_servers_know_are_sent_where_they_say_something():
         "top_p": 1.0,
         "seed": 5,
     }
-    assert request_body("m", messages, greedy, 2**63 - 1, chat_template_kwargs={})["seed"] < 2**31
+    assert model.body(messages, greedy, 2**63 - 1)["seed"] < 2**31
     drawn = Decoding(max_completion_tokens=9, temperature=0.6, top_p=0.9, top_k=20)
-    full = request_body("m", messages, drawn, 5, chat_template_kwargs={"a": False})
+    full = replace(model, chat_template_kwargs={"a": False}).body(messages, drawn, 5)
     assert (full["top_k"], full["top_p"], full["chat_template_kwargs"]) == (20, 0.9, {"a": False})
 
 
 def test_a_field_is_sent_under_the_name_that_the_server_takes_or_not_at_all():
     own = {"max_tokens": "max_completion_tokens", "temperature": None, "seed": "random_seed"}
     sampling, messages = Decoding(max_completion_tokens=9, temperature=0.6), [{"role": "user"}]
-    body = request_body("m", messages, sampling, 5, chat_template_kwargs={}, fields=own)
+    body = ChatModel(base_url="http://h/v1", name="m", fields=own).body(messages, sampling, 5)
     assert (body["max_completion_tokens"], body["random_seed"]) == (9, 5)
     assert body.keys() == {"model", "messages", "max_completion_tokens", "top_p", "random_seed"}
     for wrong in ({"messages": None}, {"seed": 3}, []):
