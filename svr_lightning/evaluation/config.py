@@ -6,9 +6,12 @@ from typing import Literal
 from svr_lightning.analysis.results import applied_limit
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.core.types import Decoding
-from svr_lightning.errors import faults_of, require
+from svr_lightning.errors import COUNT, check_ranges, faults_of, require
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import Dialogue, FreshTurns
+
+DECODING_RANGES = {"top_p": "(0, 1]", "top_k": "[0, inf)", "max_completion_tokens": COUNT}
+"""Of the settings that training and evaluation share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +44,8 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         with faults_of("model.evaluation.stop: "):
             self.full_rule.check()
-        limit = self.max_completion_tokens
-        for name, holds, wanted in (
-            ("max_turns", self.max_turns >= 1, "be at least 1"),
-            ("temperature", self.temperature >= 0, "not be negative"),
-            ("top_p", 0 < self.top_p <= 1, "lie in (0, 1]"),
-            ("top_k", self.top_k >= 0, "not be negative"),
-            ("max_completion_tokens", limit is None or limit > 0, "be positive"),
-        ):
-            require(holds, f"model.evaluation.{name}={getattr(self, name)} must {wanted}")
+        own = {"max_turns": COUNT, "temperature": "[0, inf)"}
+        check_ranges("model.evaluation.", self, **own, **DECODING_RANGES)
         require(
             self.temperature > 0 or not self.fresh_turns,
             "model.evaluation.fresh_turns at temperature=0: all turns would be the same; set "

@@ -21,7 +21,7 @@ from svr_lightning.core.rewards import (
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, Sample, ScoredTurn, Trajectory, Turn
-from svr_lightning.errors import ConfigError, one_line, require
+from svr_lightning.errors import COUNT, POSITIVE, ConfigError, check_ranges, one_line, require
 from svr_lightning.recipes.dialogues import Dialogue, Neutral, RolloutFn, chain
 
 PLACE = "model.recipe.init_args"
@@ -81,24 +81,16 @@ class Recipe(ABC):
         Raises:
             ConfigError: naming one.
         """
-        for option in fields(self):
-            value = getattr(self, option.name)
-            if isinstance(value, int) and not isinstance(value, bool):
-                require(value >= 1, f"{PLACE}.{option.name}={value} must be at least 1")
+        counts = [one.name for one in fields(self) if type(getattr(self, one.name)) is int]
+        check_ranges(f"{PLACE}.", self, **dict.fromkeys(counts, COUNT))
         require(
             self.group_size >= 2,
             f"{PLACE}.group_size={self.group_size} leaves nobody to compare with; it must be at "
             "least 2",
         )
-        check_range("weights.alpha", self.weights.alpha, 0, 1)
-        loss = self.loss
-        require(loss.beta >= 0, f"{PLACE}.loss.beta={loss.beta} must not be negative")
-        for name in ("clip_eps", "clip_eps_high"):
-            limit = getattr(loss, name)
-            require(
-                limit is None or limit > 0,
-                f"{PLACE}.loss.{name}={limit} must be above 0 to learn by",
-            )
+        check_ranges(f"{PLACE}.weights.", self.weights, alpha="[0, 1]")
+        clip = {"clip_eps": POSITIVE, "clip_eps_high": POSITIVE}
+        check_ranges(f"{PLACE}.loss.", self.loss, beta="[0, inf)", **clip)
 
     # --- dialogue -----------------------------------------------------------------------------
 
@@ -226,15 +218,6 @@ def _is_finite(reward: Reward) -> bool:
         return math.isfinite(reward.total)
     except (TypeError, OverflowError):  # a term is no number, or one too large for a float
         return False
-
-
-def check_range(name: str, value: float, low: float, high: float) -> None:
-    """Hold an option to [low, high].
-
-    Raises:
-        ConfigError: if it is outside, or not a number.
-    """
-    require(low <= value <= high, f"{PLACE}.{name}={value} must lie in [{low:g}, {high:g}]")
 
 
 def sample_of(

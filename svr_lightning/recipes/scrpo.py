@@ -13,7 +13,8 @@ from svr_lightning.core.credit import group_advantages
 from svr_lightning.core.parsing import ANSWER_OPEN, without_spans
 from svr_lightning.core.prompts import analysis
 from svr_lightning.core.types import Problem, Sample, Turn
-from svr_lightning.recipes.base import Group, MultiTurn, check_range, sample_of
+from svr_lightning.errors import check_ranges
+from svr_lightning.recipes.base import PLACE, Group, MultiTurn, sample_of
 from svr_lightning.recipes.dialogues import Dialogue, Neutral, Prompt, draft_of
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import Task
@@ -45,7 +46,7 @@ class ScRPO(MultiTurn):
     def check(self) -> None:
         """Refuse options that are out of range: p (1 - p) is at most a quarter."""
         super().check()
-        check_range("min_variance", self.min_variance, 0, 0.25)
+        check_ranges(f"{PLACE}.", self, min_variance="[0, 0.25]")
 
     @property
     def dialogue(self) -> Dialogue:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from svr_lightning.core.types import Decoding
-from svr_lightning.errors import require
+from svr_lightning.errors import COUNT, POSITIVE, check_ranges, require
+from svr_lightning.evaluation.config import DECODING_RANGES
 from svr_lightning.evaluation.config import EvaluationConfig as EvaluationConfig
 from svr_lightning.recipes.base import PLACE, Recipe
 
@@ -26,8 +27,7 @@ class LoRAConfig:
     or a list of names' ends, such as ``[q_proj, v_proj]``."""
 
     def __post_init__(self) -> None:
-        require(self.r >= 1, f"model.policy.lora.r={self.r} must be at least 1")
-        require(self.alpha > 0, f"model.policy.lora.alpha={self.alpha} must be positive")
+        check_ranges("model.policy.lora.", self, r=COUNT, alpha=POSITIVE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,22 +81,15 @@ class OptimizerConfig:
     """Where the decay ends, as a share of the peak."""
 
     def __post_init__(self) -> None:
+        shares = dict.fromkeys(("warmup_fraction", "decay_fraction", "floor"), "[0, 1]")
+        positive = {"lr": POSITIVE, "gradient_clip_val": POSITIVE}
+        check_ranges("model.optimizer.", self, weight_decay="[0, inf)", **positive, **shares)
         in_range = all(0 <= beta < 1 for beta in self.betas)
-        clip = self.gradient_clip_val
-        for name, value, holds, wanted in (
-            ("lr", self.lr, self.lr > 0, "be positive"),
-            ("weight_decay", self.weight_decay, self.weight_decay >= 0, "not be negative"),
-            ("betas", list(self.betas), in_range, "lie in [0, 1)"),
-            ("floor", self.floor, 0 <= self.floor <= 1, "lie in [0, 1]"),
-            ("gradient_clip_val", clip, clip is None or clip > 0, "be positive, or null"),
-        ):
-            require(holds, f"model.optimizer.{name}={value} must {wanted}")
+        require(in_range, f"model.optimizer.betas={[*self.betas]} must lie in [0, 1)")
         require(
-            self.warmup_fraction >= 0
-            and self.decay_fraction >= 0
-            and self.warmup_fraction + self.decay_fraction <= 1,
+            self.warmup_fraction + self.decay_fraction <= 1,
             f"model.optimizer: warmup_fraction={self.warmup_fraction} and decay_fraction="
-            f"{self.decay_fraction} must be shares of one run, adding up to at most 1",
+            f"{self.decay_fraction} must add up to at most 1",
         )
 
 
@@ -113,8 +106,7 @@ class ReferenceConfig:
     and rounds its log-probabilities and each mix. None is the policy's own type."""
 
     def __post_init__(self) -> None:
-        require(0 <= self.mix <= 1, f"model.reference.mix={self.mix} must lie in [0, 1]")
-        require(self.every >= 0, f"model.reference.every={self.every} must not be negative")
+        check_ranges("model.reference.", self, mix="[0, 1]", every="[0, inf)")
 
 
 def check_sampling(recipe: Recipe, sampling: Decoding, updates: int) -> None:
@@ -123,14 +115,7 @@ def check_sampling(recipe: Recipe, sampling: Decoding, updates: int) -> None:
     Raises:
         ConfigError: naming the setting.
     """
-    copies = "a group of greedy trajectories would be eight copies of one"
-    for name, holds, wanted in (
-        ("temperature", sampling.temperature > 0, f"be above 0: {copies}"),
-        ("top_p", 0 < sampling.top_p <= 1, "lie in (0, 1]"),
-        ("top_k", sampling.top_k >= 0, "not be negative"),
-        ("max_completion_tokens", sampling.max_completion_tokens > 0, "be positive"),
-    ):
-        require(holds, f"model.sampling.{name}={getattr(sampling, name)} must {wanted}")
+    check_ranges("model.sampling.", sampling, temperature=POSITIVE, **DECODING_RANGES)
     level, top_p, top_k = recipe.loss.behaviour_correction, sampling.top_p, sampling.top_k
     for setting, off in (
         (f"model.updates_per_rollout={updates}", updates == 1),

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from svr_lightning.analysis.metrics import AVERAGES
 from svr_lightning.core.types import Problem
-from svr_lightning.errors import faults_of, require
+from svr_lightning.errors import COUNT, check_ranges, faults_of, require
 from svr_lightning.tasks import get_task
 from svr_lightning.training.sources import (
     DataSource,
@@ -102,17 +102,11 @@ class SVRDataModule(LightningDataModule):
         on_bad_row: OnBadRow = "error",
     ) -> None:
         super().__init__()
-        for name, value, least in (
-            ("problems_per_step", problems_per_step, 1),
-            ("eval_batch_size", eval_batch_size, 1),
-            ("seed", seed, 0),
-        ):
-            ok = value is None or value >= least
-            require(ok, f"data.{name}={value} must be at least {least}")
         self.problems_per_step = problems_per_step
         self.eval_batch_size = eval_batch_size
         self.seed = seed
         self.on_bad_row = on_bad_row
+        check_ranges("data.", self, problems_per_step=COUNT, eval_batch_size=COUNT, seed="[0, inf)")
         self.questions = list(questions or [])
         own = DataSource(name="questions", task=questions_task, path="data.questions")
         self.sources: dict[Split, list[DataSource]] = {

@@ -24,7 +24,7 @@ from svr_lightning.core.types import Decoding, Problem
 from svr_lightning.display import plain
 from svr_lightning.engines import lora
 from svr_lightning.engines.base import Engine
-from svr_lightning.errors import require
+from svr_lightning.errors import COUNT, check_ranges, require
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.collect import ResampleMode, collect_rollout
@@ -119,9 +119,6 @@ class SVRModule(PolicyModule):
         seed: int = 42,
     ) -> None:
         super().__init__(policy, recipe or SVR(), evaluation, engine, seed)
-        counts = {"micro_batch_size": micro_batch_size, "updates_per_rollout": updates_per_rollout}
-        for name, value in counts.items():
-            require(value >= 1, f"model.{name}={value} must be at least 1")
         self.recipe.check()
         check_sampling(self.recipe, sampling, updates_per_rollout)
         self.automatic_optimization = False
@@ -131,6 +128,7 @@ class SVRModule(PolicyModule):
         self.resample = resample
         self.updates_per_rollout = updates_per_rollout
         self.micro_batch_size = micro_batch_size
+        check_ranges("model.", self, updates_per_rollout=COUNT, micro_batch_size=COUNT)
         self.reference = None
         self.groups: list[Group] = []
         """The groups of the latest rollout, for observers."""

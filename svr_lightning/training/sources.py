@@ -18,7 +18,15 @@ import numpy as np
 from lightning.pytorch.utilities import rank_zero_only
 
 from svr_lightning.core.types import Problem
-from svr_lightning.errors import ConfigError, did_you_mean, one_line, require, typed_line
+from svr_lightning.errors import (
+    COUNT,
+    ConfigError,
+    check_ranges,
+    did_you_mean,
+    one_line,
+    require,
+    typed_line,
+)
 from svr_lightning.files import LFS_POINTER, is_lfs_pointer
 from svr_lightning.row_files import SUFFIXES, file_rows
 from svr_lightning.tasks import Task, get_task
@@ -72,14 +80,9 @@ class DataSource:
     """Completion limit when this set is evaluated; None takes the task's."""
 
     def __post_init__(self) -> None:
-        limit, tokens = self.limit, self.max_completion_tokens
-        for fits, otherwise in (
-            (_NAME.fullmatch(self.name), "a name is made of letters, digits, '_', '.' and '-'"),
-            (limit is None or limit >= 1, f"limit={limit} must be positive"),
-            (1 <= self.orders <= 6, f"orders={self.orders} must be between 1 and 6"),
-            (tokens is None or tokens >= 1, f"max_completion_tokens={tokens} must be positive"),
-        ):
-            require(bool(fits), f"data source {self.name!r}: {otherwise}")
+        place, fits = f"data source {self.name!r}: ", _NAME.fullmatch(self.name)
+        require(bool(fits), f"{place}a name is made of letters, digits, '_', '.' and '-'")
+        check_ranges(place, self, limit=COUNT, orders="[1, 6]", max_completion_tokens=COUNT)
 
     @property
     def label(self) -> str:

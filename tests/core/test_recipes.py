@@ -166,7 +166,7 @@ def test_the_scale_of_advantages_is_an_option(name):
         (SVR, {"horizon": 0}, "horizon=0 must be at least 1"),
         (SVR, {"length_scale": 0}, "length_scale=0 must be at least 1"),
         (SVR, {"group_size": 1}, "group_size=1 leaves nobody to compare with"),
-        (SVR, {"loss": LossSpec(beta=-0.08)}, "loss.beta=-0.08 must not be negative"),
+        (SVR, {"loss": LossSpec(beta=-0.08)}, "loss.beta=-0.08 must be at least 0"),
         (SVR, {"loss": LossSpec(clip_eps=0.0)}, "loss.clip_eps=0.0 must be above 0"),
         (SVR, {"loss": LossSpec(clip_eps_high=-1.0)}, "loss.clip_eps_high=-1.0 must be above 0"),
         (SVR, {"weights": RewardWeights(alpha=3.0)}, "weights.alpha=3.0 must lie in [0, 1]"),

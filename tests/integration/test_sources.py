@@ -134,7 +134,7 @@ def test_the_embedded_problems_load_by_split():
     assert all(problem.id == f"test-{problem.cluster}-{problem.id[-1]}" for problem in test)
     once = load_problems(replace(source("test"), orders=1))
     assert {problem.id for problem in once} == {p.id for p in test if p.id.endswith("-0")}
-    with pytest.raises(ConfigError, match="'tiny': orders=0 must be between 1 and 6"):
+    with pytest.raises(ConfigError, match=r"'tiny': orders=0 must lie in \[1, 6\]"):
         replace(source("test"), orders=0)
     assert "one of train, dev, test" in error_of(source("validation"))
     other = DataSource(name="tiny", task="countdown", path="embedded:gsm8k")
@@ -271,8 +271,8 @@ def test_repeated_ids_are_an_error_even_where_bad_rows_are_skipped(tmp_path):
     ("settings", "reason"),
     [
         ({"path": "x", "name": "../evil"}, "a name is made of letters"),
-        ({"path": "x", "limit": 0}, "limit=0 must be positive"),
-        ({"path": "x", "max_completion_tokens": 0}, "max_completion_tokens=0 must be positive"),
+        ({"path": "x", "limit": 0}, "limit=0 must be at least 1"),
+        ({"path": "x", "max_completion_tokens": 0}, "max_completion_tokens=0 must be at least 1"),
     ],
 )
 def test_settings_are_checked_before_anything_is_read(settings, reason):
