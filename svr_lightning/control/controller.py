@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -20,7 +20,6 @@ from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.core.types import (
     AnyCompletion,
     Completion,
-    Ending,
     FinishReason,
     Message,
     RemoteCompletion,
@@ -33,7 +32,7 @@ from svr_lightning.engines.chat_answers import (
     read_completion,
     whole,
 )
-from svr_lightning.errors import one_line, require
+from svr_lightning.errors import faults_of, one_line, require
 from svr_lightning.recipes.dialogues import (
     Dialogue,
     FreshTurns,
@@ -108,13 +107,10 @@ def refused(error: Exception) -> str | None:
 class Unused(NamedTuple):
     """Calls that became no turn: cancelled once another one was accepted, or refused."""
 
-    calls: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    calls: int
+    prompt_tokens: int
+    completion_tokens: int
     """Those of cancelled calls are estimated from the time that they ran: no server counts them."""
-
-
-NOTHING = Unused()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,15 +125,13 @@ class Result:
     """The turn that gave the answer; None if it was given up."""
     turns: tuple[Turn, ...]
     """All generated turns."""
-    ending: Ending
-    """How the rule, or a limit, ended the turns."""
     reason: str
     """Why it ended, in a few words."""
-    certificate: Certificate | None = None
+    certificate: Certificate | None
     """The certificate that applies; None without one, or if a limit ended the trajectory."""
-    refusal: str | None = None
+    refusal: str | None
     """What the model said instead of another turn, if it refused."""
-    unused: Unused = NOTHING
+    unused: Unused
 
     @property
     def outcome(self) -> Literal["answered", "gave_up"]:
@@ -152,8 +146,11 @@ class Result:
     @property
     def completion_tokens(self) -> int:
         """Completion tokens of the same calls; 0 if they are not known."""
-        own = sum(turn.completion.completion_tokens for turn in self.turns)
-        return self.unused.completion_tokens + own
+        return self.unused.completion_tokens + _completion_tokens(self.turns)
+
+
+def _completion_tokens(turns: Iterable[Turn]) -> int:
+    return sum(turn.completion.completion_tokens for turn in turns)
 
 
 @dataclass(frozen=True)
@@ -212,10 +209,8 @@ class Controller:
             self.at_once == 1 or (fresh and self.max_tokens is None),
             f"at_once={self.at_once} needs the dialogue FreshTurns, and no max_tokens",
         )
-        try:
+        with faults_of("rule: "):
             self.rule.check()
-        except ValueError as error:
-            raise type(error)(f"rule: {error}") from error
         applied = self.dialogue.stop_policy(self.max_turns, self.rule)
         require(
             applied == (self.max_turns, self.rule),
@@ -294,72 +289,65 @@ class Controller:
         scores = self.scores_of if self.rule.needs_tokens else None
         program = chain(self.dialogue, problem, 0, self.max_turns, self.rule, keep, scores)
         try:
-            end, limit, refusal = await self._turns(program, turns, context, calls)
+            accepted, limit = await self._turns(program, turns, context, calls)
         except BaseException as error:
             vars(error)["turns"] = tuple(turns)
             raise
         finally:
-            await calls.close()
-        result = replace(self._result(turns, end, limit), unused=calls.unused(turns))
-        if refusal is None:
-            return result
-        own = Unused(1, refusal.prompt_tokens, refusal.completion_tokens)
-        both = Unused(*map(sum, zip(result.unused, own, strict=True)))
-        return replace(result, refusal=refusal.text, unused=both)
+            unused = await calls.close(turns)
+        returned, signals = None, [turn.signals for turn in turns]
+        if turns and (accepted or self.otherwise == "answer"):
+            returned = turns[self.rule.answer_turn(signals, self.max_turns) - 1]
+        reason = limit or f"no turn was accepted by: {self.rule}"
+        return Result(
+            accepted=accepted,
+            answer=None if returned is None else returned.answer,
+            returned=returned,
+            turns=tuple(turns),
+            reason=self.rule.reason(signals) if accepted else reason,
+            certificate=None if limit else self.certificate,
+            refusal=None if calls.refusal is None else calls.refusal.text,
+            unused=unused,
+        )
 
     async def _turns(
         self, program: RolloutFn, turns: Sequence[Turn], context: Sequence[Message], calls: "_Calls"
-    ) -> tuple[Ending | None, str, RemoteCompletion | None]:
-        """Complete a program's prompts. Returns its ending, or what else ended it."""
+    ) -> tuple[bool, str]:
+        """Complete a program's prompts.
+
+        Returns:
+            Whether the rule accepts the last turn, and what ended the turns before the rule did.
+        """
         deadline = math.inf if self.seconds is None else time.monotonic() + self.seconds
         (prompt,) = next(program)
         while True:
-            used = sum(turn.completion.completion_tokens for turn in turns)
-            left = math.inf if self.max_tokens is None else self.max_tokens - used
-            if left <= 0:
-                return None, f"limit of {self.max_tokens} tokens", None
-            request = limited(prompt, int(min(self.completion_limit, left)))
+            limit = self.completion_limit
+            if self.max_tokens is not None:
+                limit = min(limit, self.max_tokens - _completion_tokens(turns))
+            if limit <= 0:
+                return False, f"limit of {self.max_tokens} tokens"
+            request = limited(prompt, limit)
             request = request._replace(messages=in_context(request.messages, context))
             try:
                 completion = await calls.next(request, deadline, self.max_turns - len(turns))
-                if completion is None:
-                    return None, f"limit of {self.seconds:g} seconds", None
-                if left < math.inf and completion.text and not completion.completion_tokens:
-                    message = "max_tokens needs a client whose replies count their tokens"
-                    raise ServerError(message, status=400)
             except Exception as error:
-                refusal = error.refusal if isinstance(error, ServerError) else None
-                if refusal is not None:
-                    return None, str(error), refusal
+                if isinstance(error, ServerError) and error.refusal is not None:
+                    calls.refusal = error.refusal
+                    return False, str(error)
                 reason = refused(error)
                 if reason is None or not turns:
                     raise
-                return None, f"turn {len(turns) + 1} was refused: {reason}", None
+                return False, f"turn {len(turns) + 1} was refused: {reason}"
+            if completion is None:
+                return False, f"limit of {self.seconds:g} seconds"
+            require(
+                self.max_tokens is None or not completion.text or completion.completion_tokens > 0,
+                "max_tokens needs a client whose replies count their tokens",
+            )
             try:
                 (prompt,) = program.send([completion])
             except StopIteration as end:
-                return end.value.ending, "", None
-
-    def _result(self, turns: Sequence[Turn], end: Ending | None, limit: str) -> Result:
-        """The result of turns that ended by themselves, or at a limit."""
-        signals = [turn.signals for turn in turns]
-        if end is None:
-            returned = self.rule.answer_turn(signals, self.max_turns) if turns else 0
-            end = Ending(observed=len(turns), returned=returned, stopped_early=False)
-        reason = limit or f"no turn was accepted by: {self.rule}"
-        if end.accepted:
-            reason = self.rule.reason(signals)
-        answers = turns and (end.accepted or self.otherwise == "answer")
-        turn = turns[end.returned - 1] if answers else None
-        return Result(
-            accepted=end.accepted,
-            answer=None if turn is None else turn.answer,
-            returned=turn,
-            turns=tuple(turns),
-            ending=end,
-            reason=reason,
-            certificate=None if limit else self.certificate,
-        )
+                return end.value.ending.accepted, ""
 
 
 class _Calls:
@@ -371,6 +359,8 @@ class _Calls:
         """Each running call, with the time of its start in seconds."""
         self._taken = 0.0
         """Seconds of calls that were completed."""
+        self.refusal: RemoteCompletion | None = None
+        """What the model said in the call that it refused."""
 
     async def next(self, prompt: PromptRequest, deadline: float, most: int) -> AnyCompletion | None:
         """The completion that is there first; None if none is before the deadline.
@@ -396,27 +386,23 @@ class _Calls:
         reply = self._client(*prompt)
         return read_reply(await reply if inspect.isawaitable(reply) else reply)
 
-    async def close(self) -> None:
-        """Cancel what runs."""
-        if not self._running:
-            return
-        now = time.monotonic()
+    async def close(self, turns: Sequence[Turn]) -> Unused:
+        """Cancel what runs; ``turns`` tell how fast it was."""
+        now, prompt = time.monotonic(), turns[0].completion.prompt_tokens if turns else 0
+        speed = _completion_tokens(turns) / self._taken if self._taken else 0.0
         for task in self._running:
             task.cancel()
-        await asyncio.wait(self._running)
-        self._running = {task: now - started for task, started in self._running.items()}
-
-    def unused(self, turns: Sequence[Turn]) -> Unused:
-        """What was cancelled, or not needed any more, after :meth:`close`."""
-        tokens = sum(turn.completion.completion_tokens for turn in turns)
-        spent = 0.0
-        for task, seconds in self._running.items():
-            if not (task.cancelled() or task.exception()):
-                spent += task.result().completion_tokens
-            elif self._taken:
-                spent += seconds * tokens / self._taken
-        prompts = len(self._running) * turns[0].completion.prompt_tokens if turns else 0
-        return Unused(len(self._running), prompts, round(spent))
+        if self._running:
+            await asyncio.wait(self._running)
+        unused = [
+            (prompt, (now - started) * speed)
+            if task.cancelled() or task.exception()
+            else (prompt, task.result().completion_tokens)
+            for task, started in self._running.items()
+        ]
+        if self.refusal is not None:
+            unused.append((self.refusal.prompt_tokens, self.refusal.completion_tokens))
+        return Unused(len(unused), sum(p for p, _ in unused), round(sum(c for _, c in unused)))
 
 
 class _CallsNow(_Calls):

@@ -20,14 +20,14 @@ MAX_FUNCTION_LINES = 60
 MAX_LEVELS = 8
 MAX_ROOMS = 15
 MAX_LINES = {
-    "svr_lightning callbacks": 20_093,
+    "svr_lightning callbacks": 20_079,
     "tests": 21_872,
     "tools experiments": 4_866,
     "examples": 916,
 }
 """Of folders together, docstrings, comments and blank lines included. These limits only go down:
 what is added takes the place of something else."""
-MAX_CODE = 12_836
+MAX_CODE = 12_822
 """Lines of the package without docstrings, comments and blank lines."""
 
 
