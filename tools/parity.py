@@ -35,7 +35,7 @@ from safetensors import safe_open
 
 from svr_lightning.files import write_json
 from svr_lightning.tiny.problems import generate
-from tools.bench.workloads import hardware
+from tools.bench.workloads import this_machine
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("methods", "ablations")
@@ -154,7 +154,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=[*layers()], metavar="LAYER")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time (1)")
     options = parser.parse_args()
-    machine = {"cpu": hardware()["name"], "torch": torch.__version__}
+    machine = {"cpu": this_machine()["hardware"]["name"], "torch": torch.__version__}
     machine["transformers"] = transformers.__version__
     found = {}
     names = options.only or [*layers()]

@@ -21,8 +21,8 @@ MAX_LEVELS = 8
 MAX_ROOMS = 15
 MAX_LINES = {
     "svr_lightning callbacks": 20_079,
-    "tests": 21_872,
-    "tools experiments": 4_866,
+    "tests": 21_865,
+    "tools experiments": 4_763,
     "examples": 916,
 }
 """Of folders together, docstrings, comments and blank lines included. These limits only go down:

@@ -7,15 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.real.report import (
-    adaptive,
-    compared,
-    fitted,
-    free_options,
-    holm,
-    report,
-    says_correct,
-)
+from experiments.real.report import adaptive, compared, fitted, free_options, report, says_correct
 from svr_lightning.analysis.table import TurnTable
 from tests import trajectories
 
@@ -78,10 +70,6 @@ def test_a_difference_that_is_the_same_for_every_seed_and_problem_has_no_interva
     found = compared([1, 2], 5, lambda seed, rows: 0.25)
     assert (found["value"], found["ci95"]) == (0.25, [0.25, 0.25])
     assert found["p"] == pytest.approx(2 / 2000)
-
-
-def test_holm_multiplies_by_the_hypotheses_that_are_left_and_never_falls():
-    assert holm({"a": 0.02, "b": 0.03, "c": 0.5}) == {"a": 0.06, "b": 0.06, "c": 0.5}
 
 
 def test_the_report_compares_arms_from_the_published_files_alone(tmp_path):

@@ -31,7 +31,7 @@ from tools.bench.workloads import EMBEDDED, in_turns, long_tailed, start_policy
 
 TYPICAL, LONGEST, SPREAD = 30, 256, 1.0
 """Tokens of a completion: median, cut, and the standard deviation of their logarithm."""
-PROBLEMS, GROUP, TURNS = 8, 8, 3
+PROBLEMS, GROUP, TURNS, REPEATS = 8, 8, 3, 5
 
 
 class Wrapped:
@@ -107,12 +107,6 @@ def roll_out(
     return trajectories, counted.steps, time.perf_counter() - started
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Which engine and how often."""
-    parser.add_argument("--engine", choices=["vllm", "transformers"], default="vllm")
-    parser.add_argument("--repeats", type=int, default=5)
-
-
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Both ways on the embedded policy."""
     slots = PROBLEMS * GROUP
@@ -125,9 +119,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     source = DataSource(name="train", task="countdown", path=EMBEDDED, limit=PROBLEMS)
     problems = load_problems(source)
     ways = {"pipelined": engine, "lock-step": LockStep(engine)}
-    runs = in_turns(
-        {w: partial(roll_out, e, renderer, problems) for w, e in ways.items()}, options.repeats
-    )
+    calls = {way: partial(roll_out, one, renderer, problems) for way, one in ways.items()}
+    runs = in_turns(calls, REPEATS)
     tokens = {
         way: [[turn.sampled.token_ids for turn in one.turns] for one in found[-1][0]]
         for way, found in runs.items()

@@ -13,9 +13,8 @@ the last turn. Each side uses its own ordinary trainer: ``SVRTrainer.fit`` with 
 evaluates or saves. The learning rate is so small that every step samples from the same policy.
 
 Processes alternate (ours, TRL, ours, ...). A pair's ratio is that of the medians over the steps
-after the warm-up; below 1 ours is faster. Processor seconds tell more than seconds where the
-machine has other work. TRL's colocated vLLM is not compared: on a CPU it cannot push weights,
-because vLLM has packed its linear layers by then.
+after the warm-up; below 1 ours is faster. TRL's colocated vLLM is not compared: on a CPU it cannot
+push weights, because vLLM has packed its linear layers by then.
 """
 
 import argparse
@@ -24,9 +23,11 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 from lightning.pytorch import Callback, seed_everything
@@ -41,14 +42,14 @@ from svr_lightning.training.data import SVRDataModule, TrainingOrder
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
-from tools.bench.workloads import EMBEDDED, SIZES, TEMPERATURE, clocks
+from tools.bench.workloads import EMBEDDED, SIZES, TEMPERATURE
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKENS = ("prompt_tokens", "generated_tokens", "trained_tokens")
-CLOCKS = ("seconds", "processor_seconds")
-PARTS = tuple(f"{part}{clock}" for clock in CLOCKS for part in ("", "rollout_", "update_"))
 PROBLEMS, GROUP, MAX_TOKENS = 12, 8, 96
-LEARNING_RATE = 1e-7
+SEED, LEARNING_RATE = 42, 1e-7
+WARMUP, MICRO_BATCHES = 2, 4
+"""Steps before the measured ones, and micro-batches of each, on both sides."""
 RECIPE = SVR(group_size=GROUP, horizon=3, length_scale=256, loss=LossSpec(clip_eps=0.2, beta=0.1))
 
 
@@ -60,34 +61,32 @@ class Notebook:
         self._begin()
 
     def _begin(self) -> None:
-        self.now: dict[str, float] = dict.fromkeys((*PARTS, *TOKENS), 0)
-        self._began = clocks()
+        self._now: dict[str, float] = dict.fromkeys(("rollout", *TOKENS), 0)
+        self._began = time.perf_counter()
 
     def count(self, kind: str, sequences: Any) -> None:
         """Add the tokens of sequences."""
-        self.now[f"{kind}_tokens"] += sum(map(len, sequences))
+        self._now[f"{kind}_tokens"] += sum(map(len, sequences))
 
     @contextmanager
     def rolling_out(self) -> Any:
         """Around what belongs to the rollout: prompts, generation and rewards."""
-        began = clocks()
+        began = time.perf_counter()
         yield
-        for clock, first, last in zip(CLOCKS, began, clocks(), strict=True):
-            self.now[f"rollout_{clock}"] += last - first
+        self._now["rollout"] += time.perf_counter() - began
 
     def end_step(self) -> None:
         """Close one step and begin the next."""
-        for clock, first, last in zip(CLOCKS, self._began, clocks(), strict=True):
-            self.now[clock] = last - first
-            self.now[f"update_{clock}"] = last - first - self.now[f"rollout_{clock}"]
-        self.steps.append(self.now)
+        taken = time.perf_counter() - self._began
+        parts = {"seconds": taken, "update": taken - self._now["rollout"]}
+        self.steps.append({**self._now, **parts})
         self._begin()
 
 
-def data_module(seed: int) -> SVRDataModule:
+def data_module() -> SVRDataModule:
     """The embedded training problems, ``PROBLEMS`` of them to a step."""
     source = DataSource(name="train", task="countdown", path=EMBEDDED, split="train")
-    return SVRDataModule(train=source, problems_per_step=PROBLEMS, seed=seed)
+    return SVRDataModule(train=source, problems_per_step=PROBLEMS, seed=SEED)
 
 
 # --- the two sides ------------------------------------------------------------------------------
@@ -118,9 +117,9 @@ class Noting(Callback):
         self._rollout.enter_context(self.notebook.rolling_out())
 
 
-def ours(options: argparse.Namespace, folder: str, notebook: Notebook) -> None:
+def ours(steps: int, folder: str, notebook: Notebook) -> None:
     """A plain fit."""
-    seed_everything(options.seed, verbose=False)
+    seed_everything(SEED, verbose=False)
     optimizer = {"lr": LEARNING_RATE, "weight_decay": 0.1, "betas": (0.9, 0.95)}
     module = SVRModule(
         policy=PolicyConfig(path=EMBEDDED, **SIZES),
@@ -130,21 +129,21 @@ def ours(options: argparse.Namespace, folder: str, notebook: Notebook) -> None:
         reference=ReferenceConfig(every=0),
         engine=TransformersEngine(max_batch=128),
         resample="off",
-        seed=options.seed,
-        micro_batch_size=PROBLEMS * GROUP // options.micro_batches,
+        seed=SEED,
+        micro_batch_size=PROBLEMS * GROUP // MICRO_BATCHES,
     )
     SVRTrainer(
         default_root_dir=folder,
         accelerator="cpu",
         devices=1,
-        max_steps=options.warmup + options.steps,
+        max_steps=steps,
         logger=False,
         callbacks=[Noting(notebook)],
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
-    ).fit(module, datamodule=data_module(options.seed))
+    ).fit(module, datamodule=data_module())
 
 
 class TRLNoting(TrainerCallback):
@@ -158,24 +157,23 @@ class TRLNoting(TrainerCallback):
         self.notebook.end_step()
 
 
-def trl(options: argparse.Namespace, folder: str, notebook: Notebook) -> None:
+def trl(steps: int, folder: str, notebook: Notebook) -> None:
     """GRPOTrainer with this package's prompts and rewards; what would only slow it down is off."""
     from examples import train_with_trl
 
     train_with_trl.RECIPE, train_with_trl.MAX_PROMPT_TOKENS = RECIPE, SIZES["max_prompt_tokens"]
-    steps = options.warmup + options.steps
-    problems = data_module(options.seed).problems("train")[0]
-    order = TrainingOrder(problems, batch_size=PROBLEMS, seed=options.seed, rank=0, ranks=1)
+    problems = data_module().problems("train")[0]
+    order = TrainingOrder(problems, batch_size=PROBLEMS, seed=SEED, rank=0, ranks=1)
     chosen = [problems[index] for index in order][: steps * PROBLEMS]
     if len(chosen) < steps * PROBLEMS:
-        raise SystemExit(f"--steps {steps}: one epoch holds {len(chosen) // PROBLEMS} steps")
+        raise SystemExit(f"{steps} steps: one epoch holds {len(chosen) // PROBLEMS} steps")
     trainer: Any = train_with_trl.make_trainer(
         chosen,
         folder,
-        seed=options.seed,
+        seed=SEED,
         max_steps=steps,
-        per_device_train_batch_size=PROBLEMS * GROUP // options.micro_batches,
-        gradient_accumulation_steps=options.micro_batches,
+        per_device_train_batch_size=PROBLEMS * GROUP // MICRO_BATCHES,
+        gradient_accumulation_steps=MICRO_BATCHES,
         max_completion_length=MAX_TOKENS,
         learning_rate=LEARNING_RATE,
         logging_strategy="no",
@@ -214,27 +212,15 @@ SIDES = {"ours": ours, "trl": trl}
 
 
 def run(side: str, options: argparse.Namespace) -> Any:
-    """What one side, in a process of its own, noted."""
+    """What one side, in a process of its own, noted of its steps."""
     python = options.trl_python if side == "trl" else sys.executable
-    names = ("steps", "warmup", "micro_batches", "seed")
-    numbers = [f"--{name.replace('_', '-')}={getattr(options, name)}" for name in names]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "step.json")
-        command = [python, "-m", "tools.bench", "step", "--side", side, "--out", str(out), *numbers]
+        own = (f"--side={side}", f"--out={out}", f"--steps={options.steps}")
+        command = [python, "-m", "tools.bench", "step", *own]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         subprocess.run(command, env=environment, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
-        return json.loads(out.read_text())
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """How many steps of which kind, and where TRL is."""
-    parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=10, help="measured steps per process")
-    parser.add_argument("--warmup", type=int, default=2, help="steps before these")
-    parser.add_argument("--micro-batches", type=int, default=4, help="per step, on both sides")
-    parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--trl-python", default=sys.executable, help="interpreter that has TRL")
-    parser.add_argument("--side", choices=SIDES, help="one side alone, in this process")
+        return json.loads(out.read_text())["steps"]
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -242,22 +228,18 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     if options.side:
         notebook = Notebook()
         with tempfile.TemporaryDirectory() as folder:
-            SIDES[options.side](options, folder, notebook)
+            SIDES[options.side](WARMUP + options.steps, folder, notebook)
         return {"steps": notebook.steps}
     pairs = []
     for _ in range(options.pairs):
-        pair: dict[str, Any] = {side: run(side, options) for side in SIDES}
-        medians: dict[str, Any] = {}
-        for side in SIDES:
-            steps = pair[side]["steps"][options.warmup :]
-            medians[side] = {key: median(step[key] for step in steps) for key in PARTS}
-            medians[side] |= {key: mean(step[key] for step in steps) for key in TOKENS}
-        medians["ratio"] = {
-            key: ours / medians["trl"][key] for key, ours in medians["ours"].items()
-        }
-        pairs.append({**pair, "medians": medians})
-    whole = {
-        side: {key: median(pair["medians"][side][key] for pair in pairs) for key in figure}
-        for side, figure in pairs[0]["medians"].items()
-    }
+        steps = {side: run(side, options) for side in SIDES}
+        pair: dict[str, Any] = {side: medians(found[WARMUP:]) for side, found in steps.items()}
+        ratio = {key: value / pair["trl"][key] for key, value in pair["ours"].items()}
+        pairs.append({**pair, "ratio": ratio, "steps": steps})
+    whole = {one: medians([pair[one] for pair in pairs]) for one in (*SIDES, "ratio")}
     return {"pairs": pairs, "median": whole}
+
+
+def medians(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The median of each value."""
+    return {key: median(one[key] for one in found) for key in found[0]}

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import time
@@ -37,30 +38,30 @@ _GPU = ("name", "memory.total", "driver_version", "compute_cap")
 
 
 def this_machine(device: str = "cpu") -> dict[str, Any]:
-    """``versions`` and ``hardware``, as every file of figures has them."""
-    return {"versions": versions(), "hardware": hardware(device)}
+    """``versions`` of Python and packages, and ``hardware``, as every file of figures has them."""
+    packages = {name: _release(name) for name in PACKAGES}
+    versions = {"python": platform.python_version(), **packages}
+    return {"versions": versions, "hardware": _processor() if device == "cpu" else _gpu()}
 
 
-def versions() -> dict[str, str | None]:
-    """Releases of Python and of the packages that matter; None for a missing one."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return found
+def _release(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
-def hardware(device: str = "cpu") -> dict[str, Any]:
-    """The processor or the first GPU. Takes no memory on the GPU."""
-    if device == "cpu":
-        information = Path("/proc/cpuinfo")
-        lines = information.read_text().splitlines() if information.is_file() else []
-        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-        name = names[0] if names else platform.processor() or platform.machine()
-        threads = {"cores": os.cpu_count(), "threads": torch.get_num_threads()}
-        return {"name": name, **threads, "load": os.getloadavg()[0]}
+def _processor() -> dict[str, Any]:
+    information = Path("/proc/cpuinfo")
+    text = information.read_text() if information.is_file() else ""
+    found = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    name = found[1].strip() if found else platform.processor() or platform.machine()
+    threads = {"cores": os.cpu_count(), "threads": torch.get_num_threads()}
+    return {"name": name, **threads, "load": os.getloadavg()[0]}
+
+
+def _gpu() -> dict[str, Any]:
+    """The first one. Takes no memory on it."""
     found: dict[str, Any] = {"cuda": torch.version.cuda, "count": torch.cuda.device_count()}
     if program := shutil.which("nvidia-smi"):
         query = [program, f"--query-gpu={','.join(_GPU)}", "--format=csv,noheader"]
@@ -118,11 +119,6 @@ def make_samples(
             )
         )
     return samples
-
-
-def clocks() -> tuple[float, float]:
-    """Seconds so far: of the wall, and of processor time of this process."""
-    return time.perf_counter(), time.process_time()
 
 
 def in_turns(ways: Mapping[str, Callable[[], T]], repeats: int) -> dict[str, list[T]]:
