@@ -5,7 +5,9 @@ import os
 import subprocess
 import sys
 import threading
+from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 from svr_lightning.tasks.base import GradingError
 
@@ -15,8 +17,8 @@ processor time and the memory of a comparison."""
 
 _ROOT = Path(__file__).resolve().parents[2]
 _lock = threading.Lock()
-_process: "subprocess.Popen[bytes] | None" = None
-_owner = 0
+_processes: dict[int, Any] = {}
+"""By the process that asks: a fork has one of its own."""
 
 
 def equal_answers_apart(answer: str, reference: str) -> bool:
@@ -28,48 +30,41 @@ def equal_answers_apart(answer: str, reference: str) -> bool:
     Raises:
         GradingError: if the process did not start, or took too much time or memory.
     """
-    global _process, _owner
     with _lock:
-        if _process is None or _owner != os.getpid() or _process.poll() is not None:
-            _process, _owner = _start(), os.getpid()
-        equal = None
         try:
-            equal = _reply(_process, [answer, reference])
-        finally:
-            if equal is None:  # also if interrupted: it would answer the next pair with this reply
-                _process.kill()
-                _process.wait()
-        if equal is None:
-            raise GradingError("comparing the answers took too much time or memory")
-        return equal
+            process = _processes.get(os.getpid())
+            if process is None or process.poll() is not None:
+                process = _processes[os.getpid()] = _start()
+            reply = _reply(process, [answer, reference])
+        except OSError as error:
+            raise GradingError(f"the process that compares answers: {error}") from error
+    if not reply:
+        raise GradingError("comparing the answers took too much time or memory")
+    return reply == b"1\n"
 
 
-def _reply(process: "subprocess.Popen[bytes]", pair: list[str]) -> bool | None:
-    """Whether a pair of answers is equal; None if the process ended or had to be killed."""
-    assert process.stdin
-    assert process.stdout
-    limit = threading.Timer(SECONDS, process.kill)
-    limit.start()
+def _reply(process: Any, pair: list[str]) -> bytes:
+    """What the process writes about a pair of answers: nothing if it ended, or is killed here."""
+    reply = b""
     try:
         process.stdin.write(json.dumps(pair).encode("ascii") + b"\n")
-        process.stdin.flush()
-        return {b"1\n": True, b"0\n": False}.get(process.stdout.readline())
-    except OSError:  # it is gone
-        return None
+        if wait([process.stdout], SECONDS):
+            reply = process.stdout.readline()
     finally:
-        limit.cancel()
+        if not reply:  # also if interrupted: it would answer the next pair with this reply
+            process.kill()
+            process.wait()
+    return reply
 
 
-def _start() -> "subprocess.Popen[bytes]":
+def _start() -> Any:
     kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "HOME") if name in os.environ}
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "svr_lightning.tasks.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**kept, "PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"},
-            cwd="/",
-            start_new_session=True,  # an interrupt from the keyboard is not for it
-        )
-    except OSError as error:
-        raise GradingError(f"the process that compares answers: {error}") from error
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "svr_lightning.tasks.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        env={**kept, "PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"},
+        cwd="/",
+        start_new_session=True,  # an interrupt from the keyboard is not for it
+    )

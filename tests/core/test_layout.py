@@ -20,14 +20,14 @@ MAX_FUNCTION_LINES = 60
 MAX_LEVELS = 8
 MAX_ROOMS = 15
 MAX_LINES = {
-    "svr_lightning callbacks": 20_079,
+    "svr_lightning callbacks": 20_050,
     "tests": 21_865,
     "tools experiments": 4_763,
     "examples": 916,
 }
 """Of folders together, docstrings, comments and blank lines included. These limits only go down:
 what is added takes the place of something else."""
-MAX_CODE = 12_822
+MAX_CODE = 12_800
 """Lines of the package without docstrings, comments and blank lines."""
 
 

@@ -37,8 +37,7 @@ EQUAL = [
     # signs of percent, units, words
     (r"50\%", "0.5"),
     (r"3\sqrt{3}\text{ cm}^2", r"\sqrt{27}"),
-    ("Even", r"\text{even}"),
-    ("Bob, Alice", r"\text{Alice, Bob}"),
+    *(("Even", r"\text{even}"), ("Bob, Alice", r"\text{Alice, Bob}"), (r"(\text{Even})", "even")),
     # several values
     ("1,2", "2, 1"),
     (r"\{1,2\}", "2,1"),
