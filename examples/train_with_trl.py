@@ -29,7 +29,6 @@ from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Driver, Job
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks.grading import score_turns
-from svr_lightning.training.policy import stop_token_ids
 from svr_lightning.training.serving import PolicyEngine
 from svr_lightning.training.sources import DataSource, load_problems
 
@@ -65,7 +64,9 @@ class SVRRollouts:
             max_model_len=MAX_PROMPT_TOKENS + trainer.max_completion_length,
             chat_template_kwargs=trainer.chat_template_kwargs,
         )
-        self.serving = self.serving or self.serve(trainer, renderer.max_model_len)
+        if self.serving is None:
+            model = trainer.accelerator.unwrap_model(trainer.model)
+            self.serving = PolicyEngine(model, self.engine or Generation(trainer), renderer)
         step = trainer.state.global_step
         with self.serving.sampling(step):
             driver = Driver(self.serving.engine, renderer, run_seed=trainer.args.seed, step=step)
@@ -79,17 +80,6 @@ class SVRRollouts:
             "svr_reward": list(rewards),
             "last_turn_correct": list(correct),
         }
-
-    def serve(self, trainer: Any, max_model_len: int) -> PolicyEngine:
-        """What samples from the model that trains."""
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        return PolicyEngine(
-            model,
-            self.engine or Generation(trainer),
-            stop_token_ids=stop_token_ids(model, trainer.processing_class),
-            max_model_len=max_model_len,
-            device_type=trainer.accelerator.device.type,
-        )
 
     def jobs(self, prompts: list[list[Message]], trainer: Any) -> list[Job]:
         """A trajectory for each prompt; TRL repeats the prompt of a problem for each sample."""

@@ -20,9 +20,8 @@ from svr_lightning.engines.base import Engine
 from svr_lightning.engines.openai import ChatModel
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
-from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.config import PolicyConfig
-from svr_lightning.training.policy import load_policy, stop_token_ids
+from svr_lightning.training.policy import load_policy
 from svr_lightning.training.serving import PolicyEngine
 from svr_lightning.training.sources import DataSource, load_problems
 from tests.chat_server import QUESTION
@@ -98,15 +97,8 @@ class Embedded:
 
     def __init__(self, engine: Engine, problems: int) -> None:
         sizes: dict[str, Any] = {"max_prompt_tokens": 512, "max_model_len": 1024}
-        model, tokenizer = load_policy(PolicyConfig(path=EMBEDDED, **sizes), seed=0)
-        self.engine, self.renderer = engine, Renderer(tokenizer, **sizes)
-        self._serving = PolicyEngine(
-            model,
-            engine,
-            stop_token_ids=stop_token_ids(model, tokenizer),
-            max_model_len=sizes["max_model_len"],
-            device_type="cpu",
-        )
+        model, self.renderer = load_policy(PolicyConfig(path=EMBEDDED, **sizes), seed=0)
+        self.engine, self._serving = engine, PolicyEngine(model, engine, self.renderer)
         source = DataSource(name="test", task="countdown", path=EMBEDDED, split="test")
         self.problems = load_problems(source)[:problems]
 

@@ -206,9 +206,8 @@ def _engine_backend(options: argparse.Namespace, certificate: Certificate | None
 
     from svr_lightning.cli.messages import driver_fault
     from svr_lightning.engines.transformers import TransformersEngine
-    from svr_lightning.rollout.rendering import Renderer
     from svr_lightning.training.config import PolicyConfig
-    from svr_lightning.training.policy import load_policy, stop_token_ids
+    from svr_lightning.training.policy import load_policy
     from svr_lightning.training.serving import PolicyEngine
 
     config = PolicyConfig(
@@ -220,20 +219,8 @@ def _engine_backend(options: argparse.Namespace, certificate: Certificate | None
     if fault := driver_fault():
         print(f"serving on the CPU: {fault}")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model, tokenizer = load_policy(config, seed=0, device=device, trains=False)
-    serving = PolicyEngine(
-        model.to(device),
-        TransformersEngine(),
-        stop_token_ids=stop_token_ids(model, tokenizer),
-        max_model_len=config.max_model_len,
-        device_type=device,
-    )
-    renderer = Renderer(
-        tokenizer,
-        max_prompt_tokens=config.max_prompt_tokens,
-        max_model_len=config.max_model_len,
-        chat_template_kwargs=config.chat_template_kwargs,
-    )
+    model, renderer = load_policy(config, seed=0, device=device, trains=False)
+    serving = PolicyEngine(model.to(device), TransformersEngine(), renderer)
     return EngineBackend(serving.engine, serving.sampling(0), renderer)
 
 

@@ -36,12 +36,7 @@ from svr_lightning.training.config import PolicyConfig
 from svr_lightning.training.data import Split, SVRDataModule
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy
 from svr_lightning.training.logs import CSVLog, gather_lists
-from svr_lightning.training.policy import (
-    prepare_policy,
-    read_policy,
-    stop_token_ids,
-    weights_fingerprint,
-)
+from svr_lightning.training.policy import prepare_policy, read_policy, weights_fingerprint
 from svr_lightning.training.serving import PolicyEngine, choose_engine
 from svr_lightning.training.sources import DataSource, problems_digest
 
@@ -108,35 +103,20 @@ class PolicyModule(LightningModule):
         Raises:
             ConfigError: if they cannot be used.
         """
-        if not self.in_process or hasattr(self, "policy"):
-            return
-        config = self.policy_config
-        self.policy, tokenizer = read_policy(config, self.seed)
-        self.renderer = Renderer(
-            tokenizer,
-            max_prompt_tokens=config.max_prompt_tokens,
-            max_model_len=config.max_model_len,
-            chat_template_kwargs=config.chat_template_kwargs,
-        )
+        if self.in_process and not hasattr(self, "policy"):
+            self.policy, self.renderer = read_policy(self.policy_config, self.seed)
 
     def configure_model(self) -> None:
         """Prepare the policy once, start its engine and create the evaluator."""
         self.read_policy()
         if self.in_process and not hasattr(self, "serving"):
-            config = self.policy_config
             device = "cpu" if self._trainer is None else self.trainer.strategy.root_device.type
-            prepare_policy(self.policy, config, self.seed, device, trains=self.trains)
+            prepare_policy(self.policy, self.policy_config, self.seed, device, trains=self.trains)
             if self.engine is None:
                 self.engine = choose_engine(device)
             self.engine.trajectories = self.trajectories_per_engine
             # Before there is an optimizer: an engine may measure the free memory for its KV cache.
-            self.serving = PolicyEngine(
-                self.policy,
-                self.engine,
-                stop_token_ids=stop_token_ids(self.policy, self.renderer.tokenizer),
-                max_model_len=config.max_model_len,
-                device_type=device,
-            )
+            self.serving = PolicyEngine(self.policy, self.engine, self.renderer)
         if self._trainer is not None:
             self.evaluator = self._new_evaluator()
 

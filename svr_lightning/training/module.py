@@ -309,7 +309,7 @@ class SVRModule(PolicyModule):
 
     def _update(self, batches: Sequence[TrainBatch], stats: dict[str, float]) -> None:
         """One optimizer step: accumulate the gradient, clip it, step, and log with ``stats``."""
-        step, started = self.global_step + 1, time.perf_counter()
+        step, started = self.global_step + 1, seconds_now()
         logged = []
         for number, batch in enumerate(batches, start=1):
             here = batch.to(self.device)
@@ -325,7 +325,7 @@ class SVRModule(PolicyModule):
                 with torch.autocast(self.device.type, enabled=False):
                     self.manual_backward(update.loss / len(batches))
             logged.append({name: value.item() for name, value in update.logged.items()})
-        seconds = seconds_now(self.device.type) - started
+        seconds = seconds_now() - started
         optimizer: Any = self.optimizers()
         stats = {
             **combined(logged),

@@ -25,7 +25,7 @@ from svr_lightning.engines import lora
 from svr_lightning.engines.vllm_weights import VISION
 from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.files import LFS_POINTER, is_lfs_pointer
-from svr_lightning.rollout.rendering import end_of_turn
+from svr_lightning.rollout.rendering import Renderer, end_of_turn
 from svr_lightning.training.config import LoRAConfig, PolicyConfig
 from svr_lightning.training.sources import ARITHMETIC_TINY, COUNTDOWN_TINY
 
@@ -53,19 +53,19 @@ SAFE_TRITON = Version("3.7.1")
 
 def load_policy(
     config: PolicyConfig, seed: int, device: str = "cpu", *, trains: bool = True
-) -> tuple[Any, Any]:
-    """What :func:`read_policy` and :func:`prepare_policy` do: a model and its tokenizer."""
-    model, tokenizer = read_policy(config, seed)
+) -> tuple[Any, Renderer]:
+    """What :func:`read_policy` and :func:`prepare_policy` do: a model and its renderer."""
+    model, renderer = read_policy(config, seed)
     prepare_policy(model, config, seed, device, trains=trains)
-    return model, tokenizer
+    return model, renderer
 
 
-def read_policy(config: PolicyConfig, seed: int) -> tuple[Any, Any]:
-    """A model with fp32 weights on the CPU, and its tokenizer.
+def read_policy(config: PolicyConfig, seed: int) -> tuple[Any, Renderer]:
+    """A model with fp32 weights on the CPU, and what renders its prompts, with its tokenizer.
 
     Raises:
-        ConfigError: if the checkpoint cannot be found or read or lacks a weight, its context is
-            too short, or the loss does not support its architecture.
+        ConfigError: if the checkpoint cannot be found or read, lacks a weight or a chat template,
+            its context is too short, or the loss does not support its architecture.
     """
     source = _source(config)
     try:
@@ -75,10 +75,15 @@ def read_policy(config: PolicyConfig, seed: int) -> tuple[Any, Any]:
     if config.path == RANDOM_HYBRID:
         model = _random_hybrid(len(tokenizer), tokenizer.eos_token_id, seed, config.max_model_len)
     else:
-        model = _read_model(config)
+        model = _read_model(source, config)
     _check(model, config)
     _check_tokenizer(model, tokenizer, config.path)
-    return model, tokenizer
+    return model, Renderer(
+        tokenizer,
+        max_prompt_tokens=config.max_prompt_tokens,
+        max_model_len=config.max_model_len,
+        chat_template_kwargs=config.chat_template_kwargs,
+    )
 
 
 def prepare_policy(
@@ -129,17 +134,17 @@ def _source(config: PolicyConfig) -> str:
     return source
 
 
-def _read_model(config: PolicyConfig) -> Any:
-    source = _source(config)
-    options: dict[str, Any] = {"revision": config.revision, "dtype": torch.float32}
-    if config.attn_implementation is not None:
-        options["attn_implementation"] = config.attn_implementation
+def _read_model(source: str, config: PolicyConfig) -> Any:
     try:
         # Lightning calls this with its device as the default one, for which transformers would
         # need a further package.
         with torch.device("cpu"):
             model, found = AutoModelForCausalLM.from_pretrained(
-                source, output_loading_info=True, **options
+                source,
+                revision=config.revision,
+                dtype=torch.float32,
+                attn_implementation=config.attn_implementation,
+                output_loading_info=True,
             )
     except Exception as error:
         raise ConfigError(_unreadable("model", source, error)) from error

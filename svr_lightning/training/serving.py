@@ -15,8 +15,9 @@ from svr_lightning.engines.base import Engine
 from svr_lightning.engines.lora import acting_weights
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.engines.vllm import VLLMEngine
+from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.logs import seconds_now
-from svr_lightning.training.policy import probe
+from svr_lightning.training.policy import probe, stop_token_ids
 
 PATIENCE = 5
 """Steps without a changed weight before a warning."""
@@ -61,24 +62,15 @@ class PolicyEngine:
     Args:
         policy: a transformers causal language model.
         engine: what samples.
-        stop_token_ids: what ends a completion.
-        max_model_len: longest prompt and completion together, in tokens.
-        device_type: where the policy trains.
+        renderer: of the policy's prompts.
     """
 
-    def __init__(
-        self,
-        policy: Any,
-        engine: Engine,
-        *,
-        stop_token_ids: tuple[int, ...],
-        max_model_len: int,
-        device_type: str,
-    ) -> None:
+    def __init__(self, policy: Any, engine: Engine, renderer: Renderer) -> None:
+        ends = stop_token_ids(policy, renderer.tokenizer)
         with plain_tensors():
-            engine.start(policy, stop_token_ids, max_model_len)
+            engine.start(policy, ends, renderer.max_model_len)
         self.engine = engine
-        self._policy, self._device_type = policy, device_type
+        self._policy = policy
         self._replaced = True
         self._watched: list[Tensor] = []
         self._unchanged_steps = 0
@@ -98,10 +90,10 @@ class PolicyEngine:
         with plain_tensors(), torch.no_grad():
             try:
                 if self._replaced or self.engine.version != version:
-                    started = seconds_now(self._device_type)
+                    started = seconds_now()
                     self.engine.sync(self._policy, version)
                     self._replaced = False
-                    seconds = seconds_now(self._device_type) - started
+                    seconds = seconds_now() - started
                 yield seconds
             finally:
                 self.engine.sleep()

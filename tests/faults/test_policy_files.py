@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from svr_lightning.training.config import PolicyConfig
-from svr_lightning.training.policy import _read_model, read_policy
+from svr_lightning.training.policy import read_policy
 from tests.commands import SHIPPED, TINY, refused
 
 DOWN = "model.layers.0.mlp.down_proj.weight"
@@ -59,7 +59,7 @@ def test_serve_names_a_missing_weight(folder, capsys):
 def test_weights_under_other_names_are_not_drawn_at_random(prefix, folder):
     rename(folder, prefix)
     with pytest.raises(ValueError, match=f"lacks 47 .* others, such as {prefix}model.embed"):
-        _read_model(PolicyConfig(path=str(folder)))
+        read_policy(PolicyConfig(path=str(folder)), 0)
 
 
 def test_an_output_layer_that_is_neither_tied_nor_there_is_named(folder):
@@ -68,7 +68,7 @@ def test_an_output_layer_that_is_neither_tied_nor_there_is_named(folder):
         file.read_text().replace('"tie_word_embeddings": true', '"tie_word_embeddings": false')
     )
     with pytest.raises(ValueError, match=r"lacks 1 of the model's weights \(lm_head.weight\)"):
-        _read_model(PolicyConfig(path=str(folder)))
+        read_policy(PolicyConfig(path=str(folder)), 0)
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -82,7 +82,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused(own, folder):
         (folder / "tokenizer.json").unlink()
         (folder / "tokenizer_config.json").unlink()
     with pytest.raises(ValueError, match=r"does not fit the model, which has 1200 tokens: it re"):
-        read_policy(PolicyConfig(path=str(folder), max_model_len=1024, max_prompt_tokens=512), 0)
+        read_policy(PolicyConfig(path=str(folder)), 0)
 
 
 def test_weights_that_the_model_does_not_have_are_no_fault(folder):
@@ -90,11 +90,11 @@ def test_weights_that_the_model_does_not_have_are_no_fault(folder):
     file = folder / "model.safetensors"
     weights = load_file(file)
     save_file({**weights, "mtp.x": weights[DOWN].clone()}, file, metadata={"format": "pt"})
-    _read_model(PolicyConfig(path=str(folder)))
+    read_policy(PolicyConfig(path=str(folder)), 0)
 
 
 def test_a_pointer_of_git_lfs_is_no_policy(folder):
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
     (folder / "model.safetensors").write_text(pointer)
     with pytest.raises(ValueError, match=r"model\.safetensors is a pointer of git-lfs"):
-        _read_model(PolicyConfig(path=str(folder)))
+        read_policy(PolicyConfig(path=str(folder)), 0)

@@ -134,17 +134,18 @@ def test_a_reference_in_bf16_has_the_policys_weights_rounded_and_its_buffers_as_
 def test_a_policy_has_fp32_weights_and_the_same_ones_for_the_same_seed(path):
     config = PolicyConfig(path=path, max_prompt_tokens=100, max_model_len=200)
     global_state = torch.random.get_rng_state()
-    model, tokenizer = load_policy(config, seed=3)
+    model, renderer = load_policy(config, seed=3)
     again, _ = load_policy(config, seed=3)
     assert torch.equal(torch.random.get_rng_state(), global_state)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     for one, other in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)
-    assert stop_token_ids(model, tokenizer) == (tokenizer.eos_token_id,)
+    assert stop_token_ids(model, renderer.tokenizer) == (renderer.tokenizer.eos_token_id,)
 
 
 def test_every_token_that_is_said_to_end_a_turn_does():
-    model, tokenizer = load_policy(PolicyConfig(), seed=0)
+    model, renderer = load_policy(PolicyConfig(), seed=0)
+    tokenizer = renderer.tokenizer
     model.generation_config.eos_token_id = [7, 9]
     tokenizer.eos_token = "<|pad|>"
     ids = {7, 9, tokenizer.pad_token_id, tokenizer.convert_tokens_to_ids("<|im_end|>")}
@@ -174,10 +175,10 @@ def test_a_context_that_the_checkpoint_does_not_have_is_refused():
 
 
 def test_dropout_is_refused_where_layers_are_computed_twice_in_training_mode(tmp_path):
-    model, tokenizer = load_policy(PolicyConfig(), seed=0)
+    model, renderer = load_policy(PolicyConfig(), seed=0)
     model.config.attention_dropout = 0.1
     model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+    renderer.tokenizer.save_pretrained(tmp_path)
     assert not load_policy(PolicyConfig(path=str(tmp_path)), seed=0)[0].training
     with pytest.raises(ConfigError, match=r"attention_dropout=0.1, .* set it to 0"):
         load_policy(PolicyConfig(path=str(tmp_path), gradient_checkpointing=True), seed=0)

@@ -15,6 +15,7 @@ from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.training.config import OptimizerConfig
 from svr_lightning.training.serving import PolicyEngine, choose_engine
 from tests.models import tiny_qwen3
+from tests.scripted import RENDERER
 from tests.small_fit import data, module, trainer, weights
 
 
@@ -103,7 +104,7 @@ def test_an_engine_is_synced_once_for_a_rollout_and_an_evaluation_of_the_same_we
             super().sync(model, version)
 
     model = tiny_qwen3()
-    serving = PolicyEngine(model, Noting(), stop_token_ids=(), max_model_len=512, device_type="cpu")
+    serving = PolicyEngine(model, Noting(), RENDERER)
     for version in (0, 0, 1, 1):
         with serving.sampling(version):
             assert not model.training
@@ -144,9 +145,7 @@ def test_an_engine_works_outside_of_every_ambient_mode():
     try:
         with torch.device("meta"), torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
             ambient = modes()
-            serving = PolicyEngine(
-                model, Noting(), stop_token_ids=(), max_model_len=512, device_type="cpu"
-            )
+            serving = PolicyEngine(model, Noting(), RENDERER)
             with serving.sampling(0):
                 serving.engine.step()
             assert modes() == ambient == ("meta", torch.bfloat16, True, True, 1)

@@ -23,5 +23,5 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="package")
 def policy(model_folder: Path) -> tuple[Any, Any]:
     """The model in fp32 and its tokenizer, as a run loads them."""
-    model, tokenizer = load_policy(PolicyConfig(path=str(model_folder)), 0)
-    return model.eval(), tokenizer
+    model, renderer = load_policy(PolicyConfig(path=str(model_folder)), 0)
+    return model.eval(), renderer.tokenizer

@@ -79,11 +79,11 @@ def start_policy(engine: Any, path: str = EMBEDDED, *, ends: bool) -> tuple[Any,
         path: of the policy, one that ships or a folder.
         ends: whether its stop tokens end a completion.
     """
-    policy, tokenizer = load_policy(PolicyConfig(path=path, **SIZES), seed=0)
-    stop = stop_token_ids(policy, tokenizer) if ends else ()
+    policy, renderer = load_policy(PolicyConfig(path=path, **SIZES), seed=0)
+    stop = stop_token_ids(policy, renderer.tokenizer) if ends else ()
     engine.start(policy.eval(), stop, SIZES["max_model_len"])
     engine.sync(policy, 0)
-    return policy, Renderer(tokenizer, **SIZES)
+    return policy, renderer
 
 
 def long_tailed(rng: np.random.Generator, median: float, limit: int, spread: float = 0.7) -> int:
