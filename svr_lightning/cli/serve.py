@@ -13,7 +13,6 @@ import gc
 import json
 import signal
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, get_args
 
@@ -120,7 +119,6 @@ def make_server(options: argparse.Namespace) -> Any:
         policy: Backend = _engine_backend(options, controller.certificate)
     else:
         policy = _upstream(options, controller.rule.needs_tokens)
-    controller = replace(controller, scores_of=policy.scores_of)
     return ChatServer(
         controller,
         policy,

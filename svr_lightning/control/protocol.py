@@ -1,6 +1,5 @@
 """The chat-completions protocol as the server speaks it: requests and answers as plain values."""
 
-import hashlib
 import json
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -8,7 +7,6 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, convert
 
 from svr_lightning.control.controller import Client, Controller, Result
-from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Decoding, Message, Turn
 from svr_lightning.engines.chat_answers import ServerError
@@ -24,19 +22,11 @@ _REFUSED = (
 Tokens = Annotated[int, Meta(ge=1, le=2**31)]
 
 
-def refusal(
-    status: int, message: str, *, code: str | None = None, retry_after: str | None = None
-) -> ServerError:
-    """A request that this server refuses."""
-    code = code or {401: "invalid_api_key", 429: "rate_limit_exceeded"}.get(status)
-    return ServerError(message, status=status, code=code, retry_after=retry_after)
-
-
 def require_model(name: str, served: str) -> None:
     """Refuse a request for another model than the one that is served."""
     if name != served:
         message = f"no model {one_line(name)!r}; this server has {served!r}"
-        raise refusal(404, message, code="model_not_found")
+        raise ServerError(message, 404, code="model_not_found")
 
 
 class Controls(Struct, forbid_unknown_fields=True):
@@ -129,26 +119,27 @@ def read_request(body: bytes, model: str) -> tuple[ChatRequest, list[str]]:
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise refusal(400, f"the body is no JSON ({one_line(error)})") from error
+        raise ServerError(f"the body is no JSON ({one_line(error)})", 400) from error
     try:
         found = convert(fields, ChatRequest)
     except ValueError as error:
-        raise refusal(400, field_error(error, "the body")) from error
+        raise ServerError(field_error(error, "the body"), 400) from error
     if found.model is not None:
         require_model(found.model, model)
     for name in _REFUSED:
         if fields.get(name) and fields[name] != {"type": "text"}:
-            raise refusal(400, f"{name} is not supported; leave it out")
+            raise ServerError(f"{name} is not supported; leave it out", 400)
     if found.messages[-1].role != "user" or not found.question.strip():
-        raise refusal(400, "messages: the last one must be the user's question, with text")
+        message = "messages: the last one must be the user's question, with text"
+        raise ServerError(message, 400)
     if 0 < (found.temperature or 0) < LEAST_TEMPERATURE:
-        raise refusal(400, f"temperature must be 0 or at least {LEAST_TEMPERATURE}")
+        raise ServerError(f"temperature must be 0 or at least {LEAST_TEMPERATURE}", 400)
     others = fields.keys() - ChatRequest.__struct_fields__
     return found, sorted(name[:40] for name in others)[:32]
 
 
 def controlled(
-    base: Controller, request: ChatRequest, client: Client, seconds: float
+    base: Controller, request: ChatRequest, client: Client
 ) -> tuple[Controller, list[str]]:
     """``base`` with the controls of a request, which may lower its limits and not raise them.
 
@@ -175,11 +166,10 @@ def controlled(
             rule=rule,
             max_turns=turns,
             max_completion_tokens=sampling.max_completion_tokens,
-            seconds=seconds,
             certificate=None,
         )
     except ValueError as error:
-        raise refusal(400, str(error)) from error
+        raise ServerError(str(error), 400) from error
     if base.certificate is None:
         return found, []
     drawn = {name: getattr(sampling, name) for name in ("temperature", "top_p", "top_k")}
@@ -187,13 +177,6 @@ def controlled(
     if request.context:
         other.append(f"{len(request.context)} messages before the question")
     return (found if other else replace(found, certificate=base.certificate)), other
-
-
-def turn_seed(request: ChatRequest, number: int, turn: int) -> int:
-    """The seed of a turn: of the request's own ``seed``, else of its ``number``."""
-    sample = number if request.seed is None else request.seed
-    problem = hashlib.sha256(request.question.encode()).hexdigest()
-    return derive_seed(0, step=0, problem_id=problem, sample=sample, turn=turn)
 
 
 # --- answers ------------------------------------------------------------------------------------
@@ -241,24 +224,25 @@ def error_json(error: ServerError) -> dict[str, Any]:
     return {"error": shown} | ({"svr": {"turns": turns}} if turns else {})
 
 
-def answer_json(head: dict[str, Any], result: Result, svr: dict[str, Any]) -> dict[str, Any]:
+def answer_json(
+    head: dict[str, Any], result: Result, uncertified: list[str], ignored: list[str]
+) -> dict[str, Any]:
     """The body of an answer. A question given up has a refusal instead of a text."""
     prompt, completion = result.prompt_tokens, result.completion_tokens
+    usage = {"prompt_tokens": prompt, "completion_tokens": completion}
     uncounted = any(t.completion.text and not t.completion.completion_tokens for t in result.turns)
-    usage = {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-    }
-    refused = result.refusal or result.reason
-    message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": refused}
+    message = {"role": "assistant", "content": None, "refusal": result.refusal or result.reason}
     finish = "stop"
     if result.returned is not None:
         message |= {"content": result.returned.completion.text, "refusal": None}
         finish = result.returned.completion.finish_reason.value
-    choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
-    own = {"choices": [choice], "usage": None if uncounted else usage, "svr": svr}
-    return {**head, "object": "chat.completion", **own}
+    return {
+        **head,
+        "object": "chat.completion",
+        "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": None}],
+        "usage": None if uncounted else usage | {"total_tokens": prompt + completion},
+        "svr": svr_json(result, uncertified, ignored),
+    }
 
 
 def events(answer: dict[str, Any], *, include_usage: bool) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import hmac
 import ipaddress
 import json
@@ -9,7 +10,8 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Collection, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Collection
+from dataclasses import replace
 from itertools import count
 from typing import Annotated, Any
 
@@ -19,7 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -32,11 +34,9 @@ from svr_lightning.control.protocol import (
     error_json,
     events,
     read_request,
-    refusal,
     require_model,
-    svr_json,
-    turn_seed,
 )
+from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import AnyCompletion, Message
 from svr_lightning.engines.chat_answers import ServerError
 from svr_lightning.errors import one_line, typed_line
@@ -76,7 +76,7 @@ class ChatServer:
 
     Args:
         controller: rule, limits, prompts and certificate of a request that sets none of them. Its
-            client is replaced.
+            client, its seconds and how it computes scores are replaced.
         policy: completes the prompts.
         model: the policy's name for clients.
         limits: of requests.
@@ -95,9 +95,11 @@ class ChatServer:
         key: str | None = None,
         origins: Collection[str] = (),
     ) -> None:
-        self._origins = origins
-        self._controller, self._policy = controller, policy
-        self._model, self.limits, self._key = model, limits or Limits(), key
+        self._policy, self._model, self._key = policy, model, key
+        self.limits, self._origins = limits or Limits(), list(origins)
+        applied = {"scores_of": policy.scores_of, "seconds": self.limits.seconds}
+        self._controller = replace(controller, **applied)  # type: ignore[arg-type]
+        self._listed = {"id": model, "object": "model", "created": 0, "owned_by": "svr_lightning"}
         self._numbers = count()
         self.running = 0
         """Requests in progress."""
@@ -111,13 +113,12 @@ class ChatServer:
             Route("/health", self._health),
         ]
         handlers: Any = {ServerError: _refusal, HTTPException: _no_such_path}
-        own = list(self._origins)
-        pages = Middleware(CORSMiddleware, own, ["GET", "POST"], allow_headers=["*"])
+        pages = Middleware(CORSMiddleware, self._origins, ["GET", "POST"], allow_headers=["*"])
         return Starlette(
             routes=routes,
             lifespan=self._lifespan,
             exception_handlers=handlers,
-            middleware=[pages] if own else [],
+            middleware=[pages] if self._origins else [],
         )
 
     @contextlib.asynccontextmanager
@@ -129,10 +130,6 @@ class ChatServer:
             await self._policy.stop()
 
     # --- small endpoints -------------------------------------------------------------------------
-
-    @property
-    def _listed(self) -> dict[str, Any]:
-        return {"id": self._model, "object": "model", "created": 0, "owned_by": "svr_lightning"}
 
     async def _list_models(self, request: Request) -> Response:
         self._authorize(request)
@@ -154,15 +151,17 @@ class ChatServer:
         if self._key:
             same = hmac.compare_digest(given.strip().encode(), self._key.encode())
             if not same or scheme.lower() != "bearer":
-                raise refusal(401, "give the server's key as Authorization: Bearer KEY")
+                message = "give the server's key as Authorization: Bearer KEY"
+                raise ServerError(message, 401, code="invalid_api_key")
             return
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         name = re.sub(r":\d*$", "", host).strip("[]").lower()
         if not is_loopback(name):  # a page that calls itself by this name
-            raise refusal(403, f"Host {one_line(host)!r} is not this machine; use a key")
+            raise ServerError(f"Host {one_line(host)!r} is not this machine; use a key", 403)
         own = origin is None or origin in self._origins or origin.partition("://")[2] == host
         if not own:
-            raise refusal(403, f"Origin {one_line(origin)!r} is not allowed; see --allow-origin")
+            message = f"Origin {one_line(origin)!r} is not allowed; see --allow-origin"
+            raise ServerError(message, 403)
 
     # --- chat ------------------------------------------------------------------------------------
 
@@ -175,8 +174,6 @@ class ChatServer:
         request, stream = Request(scope, receive), _Stream(send)
         try:
             response = await self._admit(request, stream)
-        except ClientDisconnect:
-            return
         except (Exception, asyncio.CancelledError) as error:
             response = _refusal(request, _as_refusal(error))
         if stream.started:
@@ -185,18 +182,19 @@ class ChatServer:
             await response(scope, receive, send)
 
     async def _admit(self, request: Request, stream: "_Stream") -> Response:
-        """Answer a request if there is room for it."""
+        """Answer a request if there is room for it, and for as long as the client is connected."""
         self._authorize(request)
         if self.running >= self.limits.requests:
-            raise refusal(429, "too many requests in progress; retry later", retry_after="1")
+            message, code = "too many requests in progress; retry later", "rate_limit_exceeded"
+            raise ServerError(message, 429, code=code, retry_after="1")
         self.running += 1
         try:
             kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":  # which no page of elsewhere can send unasked
-                raise refusal(415, "the header Content-Type must be application/json")
+                raise ServerError("the header Content-Type must be application/json", 415)
             chat, ignored = read_request(await self._body(request), self._model)
-            work = self._answer(chat, ignored)
-            return await self._while_connected(request, work, stream if chat.stream else None)
+            async with self._attended(request, stream if chat.stream else None):
+                return await self._answer(chat, ignored)
         finally:
             self.running -= 1
 
@@ -210,59 +208,68 @@ class ChatServer:
                     if size <= self.limits.body:
                         body += chunk
         except TimeoutError as error:
-            raise refusal(408, "the body did not arrive in time") from error
+            raise ServerError("the body did not arrive in time", 408) from error
         if size > self.limits.body:
-            raise refusal(413, f"a body of {size} bytes; at most {self.limits.body} are read")
+            message = f"a body of {size} bytes; at most {self.limits.body} are read"
+            raise ServerError(message, 413)
         return bytes(body)
+
+    @contextlib.asynccontextmanager
+    async def _attended(self, request: Request, stream: "_Stream | None") -> AsyncIterator[None]:
+        """Within it, a stream gets comments, and this task ends when the client disconnects."""
+        task: Any = asyncio.current_task()
+
+        async def attend() -> None:
+            connected = True
+            while connected:
+                try:
+                    async with asyncio.timeout(self.limits.comment_seconds):
+                        connected = (await request.receive())["type"] != "http.disconnect"
+                except TimeoutError:
+                    if stream is not None:
+                        await stream.comment()
+            task.cancel()
+
+        beside = asyncio.ensure_future(attend())
+        try:
+            yield
+        finally:
+            beside.cancel()
+            await asyncio.gather(beside, return_exceptions=True)
 
     async def _answer(self, chat: ChatRequest, ignored: list[str]) -> Response:
         """Solve a question."""
-        client = _client(self._policy, chat, next(self._numbers))
-        controller, other = controlled(self._controller, chat, client, self.limits.seconds)
+        controller, other = controlled(self._controller, chat, self._client(chat))
         if not self._policy.fits(controller.first_prompt(chat.question, chat.context)):
-            raise refusal(400, "messages: too long for the policy's prompt")
+            raise ServerError("messages: too long for the policy's prompt", 400)
         if controller.at_once > 1 and not chat.temperature:
-            raise refusal(400, "temperature: must be above 0, or samples would all be the same")
+            message = "temperature: must be above 0, or samples would all be the same"
+            raise ServerError(message, 400)
         async with self._policy.room:
             result = await controller.solve_async(chat.question, context=chat.context)
         if not (result.turns or result.refusal):
-            raise refusal(504, f"no turn ended within the {result.reason}")
+            raise ServerError(f"no turn ended within the {result.reason}", 504)
         head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time())}
-        head["model"] = self._model
-        answer = answer_json(head, result, svr_json(result, other, ignored))
+        answer = answer_json({**head, "model": self._model}, result, other, ignored)
         if not chat.stream:
             return _json(answer)
-        usage = chat.stream_options is not None and bool(chat.stream_options.include_usage)
+        usage = bool(chat.stream_options and chat.stream_options.include_usage)
         content = events(answer, include_usage=usage)
         return Response(content, headers=_STREAMED, media_type=_EVENTS)
 
-    async def _while_connected(
-        self, request: Request, work: Coroutine[Any, Any, Response], stream: "_Stream | None"
-    ) -> Response:
-        """Do ``work``, but drop it, and raise ClientDisconnect, when the client disconnects.
+    def _client(self, chat: ChatRequest) -> Client:
+        """The policy as a controller's client; each turn has a seed of its own."""
+        sample = next(self._numbers) if chat.seed is None else chat.seed
+        problem = hashlib.sha256(chat.question.encode()).hexdigest()
+        seeds = (
+            derive_seed(0, step=0, problem_id=problem, sample=sample, turn=turn)
+            for turn in count(1)
+        )
 
-        Until then a stream gets comments.
-        """
+        def complete(messages: list[Message], max_tokens: int) -> Awaitable[AnyCompletion]:
+            return self._policy.complete(messages, chat.sampling(max_tokens), next(seeds))
 
-        async def disconnected() -> None:
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-
-        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
-        pause = self.limits.comment_seconds if stream else None
-        first = asyncio.FIRST_COMPLETED
-        try:
-            while not (task.done() or gone.done()):
-                ended, _ = await asyncio.wait({task, gone}, timeout=pause, return_when=first)
-                if stream and not ended:
-                    await stream.comment()
-            if not task.done():
-                raise ClientDisconnect
-            return task.result()
-        finally:
-            task.cancel()
-            gone.cancel()
-            await asyncio.gather(task, gone, return_exceptions=True)
+        return complete
 
 
 _EVENTS = "text/event-stream"
@@ -278,30 +285,27 @@ class _Stream:
     async def comment(self) -> None:
         """Send what clients skip. From the first on, an error has no status of its own."""
         if not self.started:
-            self.started = True
-            headers = {"content-type": f"{_EVENTS}; charset=utf-8", **_STREAMED}
-            raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+            raw = StreamingResponse((), headers=_STREAMED, media_type=_EVENTS).raw_headers
             await self._send({"type": "http.response.start", "status": 200, "headers": raw})
-        await self._send_body(b": working\n\n", more=True)
+            self.started = True
+        body = b": working\n\n"
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
     async def end(self, response: Response) -> None:
         """Send the events of an answer, or an error as an event."""
         body = bytes(response.body)
         if response.media_type != _EVENTS:
             body = b"data: " + body + b"\n\n"
-        await self._send_body(body, more=False)
-
-    async def _send_body(self, body: bytes, *, more: bool) -> None:
-        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+        await self._send({"type": "http.response.body", "body": body})
 
 
 def _as_refusal(error: BaseException) -> ServerError:
     if isinstance(error, ServerError):
         return error
-    if isinstance(error, asyncio.CancelledError):  # by uvicorn alone; the task does nothing else
-        return refusal(503, "the server is shutting down")
+    if isinstance(error, asyncio.CancelledError | ClientDisconnect):
+        return ServerError("the server is shutting down", 503)  # or nobody reads it
     _log.exception("a request failed")  # an error in this program ends one request
-    return refusal(500, typed_line(error))
+    return ServerError(typed_line(error), 500)
 
 
 def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -319,7 +323,7 @@ def _refusal(_: Request, error: Exception) -> Response:
 def _no_such_path(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{error.detail}: {request.method} {request.url.path}; the API is under /v1"
-    found = _refusal(request, refusal(error.status_code, one_line(message)))
+    found = _refusal(request, ServerError(one_line(message), error.status_code))
     found.headers.update(error.headers or {})
     return found
 
@@ -330,14 +334,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _client(backend: Backend, chat: ChatRequest, number: int) -> Client:
-    """A backend as a controller's client."""
-    turns = count(1)
-
-    def complete(messages: list[Message], max_tokens: int) -> Awaitable[AnyCompletion]:
-        seed = turn_seed(chat, number, next(turns))
-        return backend.complete(messages, chat.sampling(max_tokens), seed)
-
-    return complete

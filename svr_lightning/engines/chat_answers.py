@@ -211,8 +211,8 @@ class ServerError(ValueError):
     def __init__(
         self,
         message: str,
-        *,
         status: int = 0,
+        *,
         code: str | None = None,
         temporary: bool = False,
         retry_after: str | None = None,
