@@ -15,13 +15,13 @@ Shapes: C clusters, G thresholds.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from svr_lightning.analysis.intervals import cluster_sums
-from svr_lightning.analysis.operating_point import Limit
 from svr_lightning.analysis.replay import replay
 from svr_lightning.analysis.table import Bools, Floats, TurnTable, pool
 from svr_lightning.core.stopping import Confident
@@ -30,8 +30,7 @@ from svr_lightning.errors import ConfigError
 STARTS = 4
 """Number of thresholds, evenly spaced over the grid, among which delta is divided at first."""
 _BETS = np.arange(1, 21) / 20
-
-
+Name = Literal["pse", "wrong_accepted", "wrong", "tokens"]
 _WORST = {"pse": "early", "wrong_accepted": "accepted"}
 """The rate of answers that count against a promise if all are wrong; for other promises, all do."""
 
@@ -97,8 +96,17 @@ def replay_rules(
 # --- promises -----------------------------------------------------------------------------------
 
 
-class Promise(Limit, frozen=True, kw_only=True):
+class Promise(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The mean loss of new problems is at most ``limit``, and the tests of it."""
+
+    name: Name
+    """A rate of :class:`Replayed`; ``wrong`` is 1 minus the accuracy."""
+    limit: float
+    bound: float = 1.0
+    """Upper bound of a problem's loss, known in advance: for tokens, T_max x model length."""
+
+    def __str__(self) -> str:
+        return f"{self.name} at most {self.limit:g}"
 
     def losses(self, point: Replayed) -> Floats:
         """[C] losses in [0, bound], whose mean is above the limit if the promise is violated.

@@ -6,7 +6,7 @@ mapping per seed of a method.
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,28 +75,19 @@ def named_metrics(stage: str, results: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def macro_average(
-    datasets: Mapping[str, Mapping[str, Any]],
-    names: Sequence[str],
-    metrics: Collection[str] = METRIC_NAMES,
-) -> dict[str, Any]:
+def macro_average(datasets: Datasets, names: Sequence[str]) -> dict[str, Any]:
     """The unweighted mean of each metric over the named data sets that are present.
 
-    Args:
-        datasets: values by data set, None if undefined.
-        names: what the average is meant to cover.
-        metrics: what to average; those that no data set has are left out.
-
     Returns:
-        Each metric: the mean over the data sets that define it, None if none does.
+        Each metric that any data set has: the mean over those that define it, None if none does.
         ``n_datasets``: {metric: over how many data sets it ran}. ``datasets`` and ``missing``:
         which of ``names`` went in and which are not there.
     """
     present = [name for name in names if name in datasets]
-    known = [m for m in metrics if not datasets or any(m in one for one in datasets.values())]
     defined = {
         metric: [value for n in present if (value := datasets[n].get(metric)) is not None]
-        for metric in known
+        for metric in METRIC_NAMES
+        if not datasets or any(metric in one for one in datasets.values())
     }
     return {
         **{k: math.fsum(v) / len(v) if v else None for k, v in defined.items()},
@@ -109,17 +100,10 @@ def macro_average(
 # --- names and groups ---------------------------------------------------------------------------
 
 
-def display(dataset: str) -> str:
-    """A data set's name in tables and figures."""
-    return DISPLAY.get(dataset, dataset)
-
-
 def ordered(datasets: Iterable[str]) -> list[str]:
     """Each data set once: the paper's first, in its order, then the others as they come."""
-    present = list(dict.fromkeys(datasets))
-    return [name for name in DISPLAY if name in present] + [
-        name for name in present if name not in DISPLAY
-    ]
+    places = {name: place for place, name in enumerate(DISPLAY)}
+    return sorted(dict.fromkeys(datasets), key=lambda name: places.get(name, len(places)))
 
 
 def averages(datasets: Iterable[str]) -> dict[str, list[str]]:
@@ -145,13 +129,13 @@ def averages(datasets: Iterable[str]) -> dict[str, list[str]]:
 def groups(datasets: Iterable[str]) -> dict[str, list[str]]:
     """What summaries are of: the averages, where there are any, else each data set."""
     names = ordered(datasets)
-    return averages(names) or {display(name): [name] for name in names}
+    return averages(names) or columns_of(names)
 
 
 def columns_of(datasets: Iterable[str]) -> dict[str, list[str]]:
     """The columns of a table: each data set, then the averages."""
     names = ordered(datasets)
-    return {display(name): [name] for name in names} | averages(names)
+    return {DISPLAY.get(name, name): [name] for name in names} | averages(names)
 
 
 def average(datasets: Datasets, names: Sequence[str]) -> dict[str, Any]:
@@ -177,7 +161,7 @@ def average(datasets: Datasets, names: Sequence[str]) -> dict[str, Any]:
 def values_of(seeds: Sequence[Datasets], names: Sequence[str], metric: str) -> list[float]:
     """The macro average over ``names`` of each seed that has all of them and defines it."""
     whole = (one for one in seeds if set(names) <= one.keys())
-    found = (macro_average(one, names, [metric]).get(metric) for one in whole)
+    found = (macro_average(one, names).get(metric) for one in whole)
     return [value for value in found if value is not None]
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, convert, field
 
+from svr_lightning.analysis.certificates import Promise
 from svr_lightning.core.stopping import Confident, StopRule, rule_from_config
 from svr_lightning.errors import ConfigError, faults_of, field_error, one_line, require
 from svr_lightning.files import write_json
@@ -22,23 +23,6 @@ SCHEMA_VERSION: Literal[2] = 2
 """Version of a certificate's file; another one is refused."""
 _OWN = "threshold"
 """The field that an operating point has beside those of its certificate."""
-
-
-Name = Literal["pse", "wrong_accepted", "wrong", "tokens"]
-
-
-class Limit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a promise says: the mean loss of new problems is at most ``limit``."""
-
-    name: Name
-    """The rate, see :class:`~svr_lightning.analysis.certificates.Replayed`; ``wrong`` is 1 minus
-    the accuracy."""
-    limit: float
-    bound: float = 1.0
-    """Upper bound of a problem's loss, known in advance: for tokens, T_max x model length."""
-
-    def __str__(self) -> str:
-        return f"{self.name} at most {self.limit:g}"
 
 
 class _Chosen(Struct, frozen=True):
@@ -52,7 +36,7 @@ class Certificate(Struct, frozen=True, kw_only=True):
     certified: _Chosen
     options: dict[str, Any] = field(name="rule")
     """The rule's options beside the threshold."""
-    promised: Annotated[tuple[Limit, ...], Meta(min_length=1)] = field(name="promises")
+    promised: Annotated[tuple[Promise, ...], Meta(min_length=1)] = field(name="promises")
     max_turns: int
     confidence: float
     decoding: dict[str, Any] = {}

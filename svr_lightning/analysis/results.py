@@ -14,7 +14,7 @@ from typing import Any
 
 import svr_lightning
 from svr_lightning.analysis.metrics import measure_all
-from svr_lightning.analysis.records import SampleRecord, unique
+from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.table import TurnTable, turn_tables
 from svr_lightning.core.stopping import StopRule, rule_from_config
 from svr_lightning.errors import ConfigError, faults_of, require
@@ -30,18 +30,6 @@ _DEPENDENCIES = ("torch", "lightning", "transformers", "torchmetrics", "sympy")
 
 
 # --- reading: every line is checked, and a wrong one is named ------------------------------------
-
-
-def samples_file(folder: Path) -> Path:
-    """The samples of an evaluation's folder.
-
-    Raises:
-        ConfigError: naming a folder that is no evaluation, and those inside of it that are.
-    """
-    inside = sorted(str(file.parent) for file in folder.glob(f"eval/*/{SAMPLES}"))
-    hint = f"give one of {', '.join(inside[:6])}" if inside else f"give a folder with a {SAMPLES}"
-    require((folder / SAMPLES).is_file(), f"{folder}: no evaluation; {hint}")
-    return folder / SAMPLES
 
 
 def read_samples(path: str | os.PathLike[str]) -> list[SampleRecord]:
@@ -107,15 +95,29 @@ def read_evaluation(folder: Path) -> Evaluation:
     """The evaluation of a folder.
 
     Raises:
-        ConfigError: naming the file, and the line or the record, that cannot be used.
+        ConfigError: naming the file, and the line or the record, that cannot be used; or of a
+            folder that is no evaluation those inside of it that are.
     """
-    samples = samples_file(folder)
+    samples = folder / SAMPLES
+    inside = sorted(str(file.parent) for file in folder.glob(f"eval/*/{SAMPLES}"))
+    hint = f"give one of {', '.join(inside[:6])}" if inside else f"give a folder with a {SAMPLES}"
+    require(samples.is_file(), f"{folder}: no evaluation; {hint}")
     records = read_samples(samples)
     with faults_of(f"{samples}: "):
         tables = turn_tables(records)
     require(bool(tables), f"{samples}: there are no samples in it; evaluate something first")
-    config = section(read_results(folder / RESULTS), "config")
+    config = _quoted_config(folder / RESULTS)
     return Evaluation(samples=samples, records=records, tables=tables, config=config)
+
+
+def _quoted_config(path: Path) -> Mapping[str, Any]:
+    """The configuration that a results file quotes; empty if there is none."""
+    try:
+        results = json.loads(path.read_bytes()) if path.is_file() else {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: no results file ({error}); correct or remove it") from error
+    require(isinstance(results, dict), f"{path}: no results file but a list or a value; remove it")
+    return section(results, "config")
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -134,7 +136,7 @@ def write_results(
 
     Args:
         folder: created if missing.
-        records: one per problem; of repeated ones the first is written.
+        records: one per problem.
         config: what the run was configured with, stored as it is.
         versions: see :func:`package_versions`.
 
@@ -145,8 +147,8 @@ def write_results(
         ValueError: naming a turn without a label; the samples are on disk then.
         OSError: if a file cannot be written; what was there before the write that failed stays.
     """
-    problems = write_samples(folder, records)
-    results = measure_all(turn_tables(problems))
+    write_samples(folder, records)
+    results = measure_all(turn_tables(records))
     results |= {"config": dict(config), "versions": dict(versions)}
     text = to_json(results, indent=2)
     write_file(Path(folder) / RESULTS, [text, "\n"])
@@ -154,37 +156,13 @@ def write_results(
     return restored
 
 
-def write_samples(
-    folder: str | os.PathLike[str], records: Sequence[SampleRecord]
-) -> list[SampleRecord]:
-    """Write only ``samples.jsonl``, for records without labels; returns the records written.
-
-    A results file of other samples is removed.
-    """
+def write_samples(folder: str | os.PathLike[str], records: Sequence[SampleRecord]) -> None:
+    """Write only ``samples.jsonl``, for records without labels; remove results of other samples."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    problems = unique(records)
-    aside = write_aside(folder / SAMPLES, (one.line for one in problems))
+    aside = write_aside(folder / SAMPLES, (one.line for one in records))
     (folder / RESULTS).unlink(missing_ok=True)
     os.replace(aside, folder / SAMPLES)
-    return problems
-
-
-def read_results(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The content of a results file; empty if there is none.
-
-    Raises:
-        ConfigError: if it cannot be read.
-    """
-    path = Path(path)
-    if not path.is_file():
-        return {}
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: no results file ({error}); correct or remove it") from error
-    require(isinstance(results, dict), f"{path}: no results file but a list or a value; remove it")
-    return dict(results)
 
 
 def setting(config: Mapping[str, Any], *keys: str) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from svr_lightning.analysis.records import SampleRecord, unique
+from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.core.metrics import DEFINITIONS, NO_VERDICT, VERDICT_CODES, value_of
 from svr_lightning.core.types import StopSignals
 
@@ -153,14 +153,13 @@ _TURN_COLUMNS: dict[str, tuple[type, Any]] = {
 def turn_tables(records: Sequence[SampleRecord]) -> dict[str, TurnTable]:
     """One table per data set, in the order in which the data sets first occur.
 
-    Every recorded turn goes in, also those behind the returned one. A record that repeats
-    another's data set and id counts once.
+    Every recorded turn goes in, also those behind the returned one.
 
     Raises:
         ValueError: naming a record with a turn that has no label.
     """
     rows: dict[str, list[SampleRecord]] = {}
-    for record in unique(records):
+    for record in records:
         rows.setdefault(record.dataset, []).append(record)
     return {name: _turn_table(name, problems) for name, problems in rows.items()}
 

@@ -26,13 +26,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
-from msgspec.structs import asdict as struct_asdict
+from msgspec import to_builtins
 from rich.console import Console
 from rich.text import Text
 
 import svr_lightning
 from svr_lightning.analysis.certificates import (
     Candidate,
+    Name,
     Promise,
     Replayed,
     candidates_of,
@@ -46,7 +47,6 @@ from svr_lightning.analysis.logs import read_recording
 from svr_lightning.analysis.operating_point import (
     SCHEMA_VERSION,
     Certificate,
-    Name,
     weights_digest,
     write_operating_point,
 )
@@ -161,8 +161,7 @@ def run(options: argparse.Namespace) -> int:
     certificate = _certificate(promises, calibration, recorded, options)
     certificate |= {"max_turns": turns, "rule": asdict(gate), "measured": None}
     del certificate["rule"]["threshold"]
-    certificate["certified"] = None if choice is None else asdict(choice)
-    certificate["candidates"] = [asdict(row) for row in candidates]
+    certificate |= {"certified": to_builtins(choice), "candidates": to_builtins(candidates)}
     if choice is not None and report:
         rule = replace(gate, threshold=choice.threshold)
         title = "measured on problems that had no part in the choice"
@@ -242,7 +241,7 @@ def _certificate(
         "svr_lightning": svr_lightning.__version__,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "method": METHOD,
-        "promises": [struct_asdict(promise) for promise in promises],
+        "promises": to_builtins(promises),
         "confidence": options.confidence,
         "decoding": certified_settings(recorded.config, recorded.tables),
         "policy": setting(recorded.config, "model", "policy", "path"),
@@ -285,8 +284,7 @@ def _check(options: argparse.Namespace) -> int:
     decoding = certified_settings(recorded.config, recorded.tables)
     if other := known.departures(rule, known.max_turns, decoding):
         raise ConfigError(f"recorded with {', '.join(other)}; record with the certified settings")
-    promises = [Promise(**struct_asdict(one)) for one in known.promised]
-    found = _measure(recorded.tables, rule, promises, known.max_turns, str(options.check))
+    found = _measure(recorded.tables, rule, known.promised, known.max_turns, str(options.check))
     level = (1 - options.confidence) / len(found)
     broken = ", ".join(name for name, one in found.items() if one["p_value_if_kept"] <= level)
     message = "no promise is shown to be broken"
@@ -315,13 +313,8 @@ def _plan(promises: Sequence[Promise], size: int, delta: float) -> int:
 # --- the terminal -------------------------------------------------------------------------------
 
 
-_HEADS = {
-    "accepted": "accepted",
-    "pse": "PSE",
-    "wrong_accepted": "wrong acc.",
-    "wrong": "wrong",
-    "tokens": "tokens",
-}
+_RATES = ("accepted", "pse", "wrong_accepted", "wrong", "tokens")
+_HEADS = ("threshold", "accepted", "PSE", "wrong acc.", "wrong", "tokens", "certified")
 
 
 def _show(
@@ -331,14 +324,14 @@ def _show(
     rows = [
         (
             number(row.threshold),
-            *(_rate(row.rates, name) for name in _HEADS),
+            *(_rate(row.rates, name) for name in _RATES),
             "yes" if row.certified else "no" if row.level else "not tested",
         )
         for row in reversed(candidates)
     ]
     console = Console()
     console.print(Text(f"{title}; wrong acc.: wrong of accepted answers", style="bold"))
-    console.print(text_table(("threshold", *_HEADS.values(), "certified"), rows))
+    console.print(text_table(_HEADS, rows))
     if choice is not None:
         line = f"threshold {number(choice.threshold)}: {promised}, on new problems like these"
     else:

@@ -7,7 +7,7 @@ A drawing function takes plain numbers and returns a figure; :func:`svg` runs it
 import contextlib
 import io
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -105,16 +105,17 @@ def token_axis(axes: Axes) -> None:
 
 def stacked_bars(
     axes: Axes,
-    x: Sequence[float],
-    parts: Sequence[tuple[Sequence[float], str, str]],
+    rows: Mapping[float, Mapping[str, float]],
+    parts: Sequence[tuple[str, str, str]],
     width: float = 0.85,
 ) -> None:
-    """Draw parts, (heights, colour, name) each, on top of each other."""
-    base = np.zeros(len(x))
-    for heights, colour, name in parts:
-        axes.bar(x, heights, width, bottom=base, color=colour, linewidth=0, label=name)
-        base += np.asarray(heights)
-    axes.set_xticks(list(x))
+    """Draw a bar at each x of ``rows``, of parts: their key in a row, name and colour."""
+    base = np.zeros(len(rows))
+    for key, name, colour in parts:
+        heights = [row[key] for row in rows.values()]
+        axes.bar([*rows], heights, width, bottom=base, color=colour, linewidth=0, label=name)
+        base += heights
+    axes.set_xticks([*rows])
 
 
 def legend(figure: Figure, columns: int = 2) -> None:

@@ -163,17 +163,11 @@ def budget_numbers(run: Run) -> Numbers:
     panels = []
     for name, sets in groups(run.tables).items():
         adaptive = average(run.datasets, sets)
-        accuracy = [average(row, sets)["accuracy"] for row in run.budgets]
-        panels.append(
-            {
-                "name": name,
-                "budgets": list(range(1, len(accuracy) + 1)),
-                "accuracy": accuracy,
-                "turns": adaptive["turns"],
-                "adaptive": adaptive["accuracy"] if run.self_checks else None,
-                "adaptive_ci95": adaptive["accuracy_ci95"],
-            }
-        )
+        fixed = [average(row, sets)["accuracy"] for row in run.budgets]
+        panel = {"name": name, "budgets": [*range(1, len(fixed) + 1)], "accuracy": fixed}
+        panel |= {"turns": adaptive["turns"], "adaptive": adaptive["accuracy"]}
+        panel["adaptive_ci95"] = adaptive["accuracy_ci95"]
+        panels.append(panel if run.self_checks else {**panel, "adaptive": None})
     return {"panels": panels}
 
 
@@ -223,7 +217,7 @@ def draw_thresholds(data: Numbers) -> Figure:
 
 # --- is the confidence honest? ----------------------------------------------------------------
 
-_VERDICTS = {"CORRECT": BLUE, "INCORRECT": ORANGE, "UNSURE": GREY}
+_VERDICTS = [(v, v, c) for v, c in (("CORRECT", BLUE), ("INCORRECT", ORANGE), ("UNSURE", GREY))]
 _CODES = VERDICT_CODES.items()
 BINS = 10
 
@@ -281,15 +275,10 @@ def draw_reliability(data: Numbers) -> Figure:
         rows = [row for row in part["bins"] if row["n"]]
         x = [row["confidence"] for row in rows]
         for row in rows:
-            ends = [row["confidence"]] * 2
-            top.plot(ends, row["accuracy_ci95"], color=GREY, linewidth=1)
+            top.plot([row["confidence"]] * 2, row["accuracy_ci95"], color=GREY, linewidth=1)
         top.plot(x, [row["accuracy"] for row in rows], "o-", color=BLUE)
-        centres = [(row["low"] + row["high"]) / 2 for row in part["bins"]]
-        parts = [
-            ([row["verdicts"][v] for row in part["bins"]], colour, v)
-            for v, colour in _VERDICTS.items()
-        ]
-        drawing.stacked_bars(bottom, centres, parts, 0.09)
+        counts = {(row["low"] + row["high"]) / 2: row["verdicts"] for row in part["bins"]}
+        drawing.stacked_bars(bottom, counts, _VERDICTS, 0.09)
         bottom.set_xlabel("stated confidence")
         bottom.set_xticks(np.linspace(0, 1, 6))
         bottom.yaxis.set_major_locator(MaxNLocator(3, integer=True))
@@ -303,12 +292,10 @@ def draw_reliability(data: Numbers) -> Figure:
 
 
 def rule_numbers(run: Run, table: TurnTable) -> Numbers:
-    """Where a run's rule lies under every T_max, and the frontiers of others if it is complete."""
-    own = []
-    for turns in range(1, run.max_turns + 1):
-        found = replay(table, run.rule, turns)
-        own.append({"tokens": found.value("avg_total_tokens"), "accuracy": found.value("accuracy")})
-    return {"own": own, "lines": frontiers(table, run.max_turns) if run.complete else []}
+    """Where the rule of a complete run lies under every T_max, and the frontiers of others."""
+    ended = [replay(table, run.rule, turns) for turns in range(1, run.max_turns + 1)]
+    own = [{"tokens": t.value("avg_total_tokens"), "accuracy": t.value("accuracy")} for t in ended]
+    return {"own": own, "lines": frontiers(table, run.max_turns)}
 
 
 def draw_rules(data: Numbers) -> Figure:
@@ -377,11 +364,8 @@ def draw_transitions(data: Numbers) -> Figure:
     states = data["states"]
     figure = drawing.new_figure(4.4)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
-    parts = [
-        ([row[key] for row in states], colour, f"{name}, {states[-1][key]:.1%} at the end")
-        for key, name, colour in _STATES
-    ]
-    drawing.stacked_bars(top, [row["turn"] for row in states], parts)
+    parts = [(k, f"{name}, {states[-1][k]:.1%} at the end", colour) for k, name, colour in _STATES]
+    drawing.stacked_bars(top, {row["turn"]: row for row in states}, parts)
     top.set_ylim(0, 1)
     top.set_ylabel("share of problems")
     for key, sign, colour in (("fixed", 1, LIGHT_BLUE), ("broken", -1, ORANGE)):
@@ -423,12 +407,9 @@ def draw_stops(data: Numbers) -> Figure:
     """Where trajectories end; the orange area is the premature stop error."""
     figure = drawing.new_figure(3.6)
     axes = figure.subplots()
-    rows = data["turns"]
-    parts = []
-    for key, name, colour in _ENDS:
-        counts = [row[key] for row in rows]
-        parts.append((counts, colour, f"{name}, {sum(counts) / max(data['n'], 1):.1%}"))
-    drawing.stacked_bars(axes, [row["turn"] for row in rows], parts)
+    shares = {key: sum(row[key] for row in data["turns"]) / max(data["n"], 1) for key, *_ in _ENDS}
+    parts = [(key, f"{name}, {shares[key]:.1%}", colour) for key, name, colour in _ENDS]
+    drawing.stacked_bars(axes, {row["turn"]: row for row in data["turns"]}, parts)
     axes.set_xlabel("turns generated")
     axes.set_ylabel("problems")
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))

@@ -1,6 +1,6 @@
 """``index.html``, one page without a script that needs nothing beside it."""
 
-import base64
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ from importlib.resources import files
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from svr_lightning.analysis.records import SampleRecord, unique
+from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.display import plain
 from svr_lightning.report.figures import Plot
 from svr_lightning.report.runs import Method, Run
@@ -51,7 +51,7 @@ def page(
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters["clip"] = lambda value, head=1500, tail=2500: clip(str(value), head, tail)
+    environment.filters["clip"] = clip
     html = environment.from_string(_resource("page.html")).render(
         classes=CLASSES,
         css=_resource("page.css"),
@@ -60,20 +60,21 @@ def page(
         notes=notes,
         policy=POLICY,
         methods=methods,
-        figures=[(plot.caption, _encoded(svg)) for plot, svg in figures],
+        figures=[(plot.caption, b64encode(svg.encode()).decode()) for plot, svg in figures],
         tables=tables,
         title=", ".join(method.name for method in methods),
     )
     return html.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
-def clip(text: str, head: int, tail: int = 0) -> str:
-    """A text of bounded length: its beginning, how much is left out, and its end.
+def clip(value: object, head: int = 1500, tail: int = 2500) -> str:
+    """A value as a text of bounded length: its beginning, how much is left out, and its end.
 
     Examples:
         >>> clip("abcdefgh", 2, 1)
         'ab [5 characters left out] h'
     """
+    text = str(value)
     left_out = len(text) - head - tail
     if left_out <= 0:
         return text
@@ -84,19 +85,14 @@ def _resource(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="ascii")
 
 
-def _encoded(svg: str) -> str:
-    return base64.b64encode(svg.encode("ascii")).decode("ascii")
-
-
 def _listing(methods: Sequence[Method]) -> Iterator[tuple[str, list[Filed]]]:
     """A heading and some trajectories for each class of each method's first seed."""
     for method in methods:
         found = list(trajectories(method.runs[0]))
-        count = Counter(kind for _, kinds in found for kind in kinds)
+        count = Counter(kind for _, kinds in found for kind in kinds or {OTHER})
         name = f"{method.name}: " if len(methods) > 1 else ""
         for kind, chosen in choose(found, MOST).items():
-            total = count[kind] if kind in CLASSES else sum(not kinds for _, kinds in found)
-            yield f"{name}{CLASSES.get(kind, kind)}, {total:,} of {len(found):,}", chosen
+            yield f"{name}{CLASSES.get(kind, kind)}, {count[kind]:,} of {len(found):,}", chosen
 
 
 # --- trajectories ---------------------------------------------------------------------------
@@ -104,7 +100,7 @@ def _listing(methods: Sequence[Method]) -> Iterator[tuple[str, list[Filed]]]:
 
 def trajectories(run: Run) -> Iterator[Filed]:
     """Each problem of a run once, data set by data set, ended as the run's stopping rule says."""
-    records = {one.key: one for one in unique([r for s in run.sources for r in s.records])}
+    records = {one.key: one for source in run.sources for one in source.records}
     for name, table in run.tables.items():
         ends = zip(table.returned, table.observed, table.stopped_early, strict=True)
         for key, (returned, observed, early) in zip(table.ids, ends, strict=True):
@@ -144,7 +140,7 @@ def choose(found: Sequence[Filed], most: int) -> dict[str, list[Filed]]:
         seen: Counter[str] = Counter()
         ranked = []
         for index, (record, kinds) in left.items():
-            if key in kinds or (key == OTHER and not kinds):
+            if key in (kinds or {OTHER}):
                 ranked.append((seen[record.dataset], index))
                 seen[record.dataset] += 1
         if ranked and most:

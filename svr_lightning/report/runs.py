@@ -100,16 +100,9 @@ class Run:
 class Method:
     """A name of the tables, with one run per seed."""
 
-    given: str
-    """The name on the command line."""
+    name: str
+    """That of the command line, with a mark if the prompts of one of its runs showed labels."""
     runs: Sequence[Run]
-
-    @property
-    def name(self) -> str:
-        """The name as shown: with a mark if the prompts of one of its runs showed labels."""
-        configs = [source.config for run in self.runs for source in run.sources]
-        privileged = any(setting(config, "protocol", "privileged") is True for config in configs)
-        return f"privileged: {self.given}" if privileged else self.given
 
     @property
     def seeds(self) -> list[Datasets]:
@@ -150,10 +143,13 @@ def read_methods(arguments: Sequence[str]) -> list[Method]:
                 break
         else:
             runs.append([source])
-    return [
-        Method(given=name, runs=[_run(sources, i) for i, sources in enumerate(runs, start=1)])
-        for name, runs in seeds.items()
-    ]
+    methods = []
+    for name, runs in seeds.items():
+        configs = [one.config for run in runs for one in run]
+        privileged = any(setting(config, "protocol", "privileged") is True for config in configs)
+        shown = "privileged: " * privileged + name
+        methods.append(Method(name=shown, runs=[_run(run, i) for i, run in enumerate(runs, 1)]))
+    return methods
 
 
 def _split(argument: str) -> tuple[str, Path]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from pandas import DataFrame  # comes with datasets
+
 from svr_lightning.analysis.metrics import Datasets, average, columns_of, groups, text_of, values_of
 from svr_lightning.core.metrics import DEFINITIONS, NONE
 from svr_lightning.display import plain
@@ -14,8 +16,10 @@ from svr_lightning.report.runs import Method, data_sets
 
 _COST = ("accuracy", "avg_total_tokens")
 _OPERATING = ("accuracy", "turns", "avg_total_tokens", "esr", "pse")
-Columns = Sequence[tuple[Sequence[str], str]]
-"""The data sets and the metric of each column."""
+Columns = Mapping[str, tuple[Sequence[str], str]]
+"""The data sets and the metric under each heading."""
+Rows = Sequence[tuple[str, Sequence[Datasets]]]
+"""What stands in a row: its label, and the metrics of each seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +63,21 @@ def headlines(methods: Sequence[Method]) -> list[str]:
     return [line for some in lines.values() for line in some]
 
 
-def _row(labels: Sequence[str], seeds: Sequence[Datasets], columns: Columns) -> list[str]:
-    return [*labels, *(text_of(seeds, names, metric) for names, metric in columns)]
+def _columns(sets: Mapping[str, Sequence[str]], metrics: Sequence[str]) -> Columns:
+    """Each metric on each of ``sets``, whose name stands where there are several."""
+    return {
+        f"{part} " * (len(sets) > 1) + DEFINITIONS[metric].head: (names, metric)
+        for part, names in sets.items()
+        for metric in metrics
+    }
 
 
-def _heads(sets: Mapping[str, Sequence[str]], metrics: Sequence[str]) -> list[str]:
-    """The head of each metric on each of ``sets``, whose name stands where there are several."""
-    heads = [DEFINITIONS[metric].head for metric in metrics]
-    return [f"{name} {head}" if len(sets) > 1 else head for name in sets for head in heads]
+def _table(name: str, caption: str, first: str, columns: Columns, rows: Rows) -> Table:
+    cells = [
+        [label, *(text_of(seeds, names, metric) for names, metric in columns.values())]
+        for label, seeds in rows
+    ]
+    return Table(name=name, caption=caption, head=(first, *columns), rows=cells)
 
 
 def _notes(methods: Sequence[Method]) -> str:
@@ -80,13 +91,10 @@ def _notes(methods: Sequence[Method]) -> str:
 def main_results(methods: Sequence[Method]) -> Table:
     """Table 1: accuracy of every method on every data set."""
     sets = columns_of(data_sets(methods))
-    columns = [(names, "accuracy") for names in sets.values()]
-    return Table(
-        name="main_results",
-        caption=f"Final-answer accuracy.{_notes(methods)}",
-        head=("Method", *sets),
-        rows=[_row([method.name], method.seeds, columns) for method in methods],
-    )
+    caption = f"Final-answer accuracy.{_notes(methods)}"
+    columns = {name: (names, "accuracy") for name, names in sets.items()}
+    rows = [(method.name, method.seeds) for method in methods]
+    return _table("main_results", caption, "Method", columns, rows)
 
 
 def results(methods: Sequence[Method]) -> Table:
@@ -97,13 +105,11 @@ def results(methods: Sequence[Method]) -> Table:
         found = method.runs[0].datasets
         for name, sets in columns_of(data_sets([method])).items():
             interval = None if len(method.runs) > 1 else average(found, sets)["accuracy_ci95"]
-            labels = [
-                *(method.name, name),
-                f"{sum(found[one]['n'] for one in sets if one in found):,}",
-                text_of(method.seeds, sets, "accuracy"),
-                NONE if interval is None else "{:.3f} to {:.3f}".format(*interval),
-            ]
-            rows.append(_row(labels, method.seeds, [(sets, metric) for metric in shown]))
+            n = sum(found[one]["n"] for one in sets if one in found)
+            final = text_of(method.seeds, sets, "accuracy")
+            bounds = NONE if interval is None else "{:.3f} to {:.3f}".format(*interval)
+            others = (text_of(method.seeds, sets, metric) for metric in shown)
+            rows.append([method.name, name, f"{n:,}", final, bounds, *others])
     rules = "; ".join(f"{method.name}: {method.runs[0].rule_text}" for method in methods)
     heads = [DEFINITIONS[metric].head for metric in shown]
     return Table(
@@ -117,21 +123,11 @@ def results(methods: Sequence[Method]) -> Table:
 def majority_vote(methods: Sequence[Method]) -> Table:
     """Table 2: accuracy and tokens of voting over recordings of fresh turns, then of the rest."""
     sets = groups(name for method in methods for name in method.runs[0].tables)
-    columns = [(names, metric) for names in sets.values() for metric in _COST]
-    return Table(
-        name="majority_vote",
-        caption="Comparison with majority voting over k independent samples. Tokens per problem "
-        "count the prompt once per sample or turn.",
-        head=("Method", *_heads(sets, _COST)),
-        rows=[
-            *(
-                _row([f"{method.name} Maj@{k}"], [row], columns)
-                for method in methods
-                for k, row in method.runs[0].votes.items()
-            ),
-            *(_row([m.name], m.seeds, columns) for m in methods if not m.runs[0].votes),
-        ],
-    )
+    caption = "Comparison with majority voting over k independent samples. Tokens per problem "
+    caption += "count the prompt once per sample or turn."
+    voting = [(f"{m.name} Maj@{k}", [row]) for m in methods for k, row in m.runs[0].votes.items()]
+    others = [(m.name, m.seeds) for m in methods if not m.runs[0].votes]
+    return _table("majority_vote", caption, "Method", _columns(sets, _COST), [*voting, *others])
 
 
 # --- one method -------------------------------------------------------------------------------
@@ -139,35 +135,16 @@ def majority_vote(methods: Sequence[Method]) -> Table:
 
 def seeds(method: Method, number: int) -> Table:
     """Appendix: each seed, their mean and sample standard deviation."""
-    sets = columns_of(data_sets([method]))
-    columns = [(names, metric) for names in sets.values() for metric in _OPERATING]
-    return Table(
-        name=f"seed_robustness_{number}",
-        caption=f"Robustness of {method.name} across {len(method.runs)} training seeds: mean and "
-        "sample standard deviation in the last row.",
-        head=("Seed", *_heads(sets, _OPERATING)),
-        rows=[
-            *(_row([run.seed], [run.datasets], columns) for run in method.runs),
-            _row(["Mean \u00b1 Std."], method.seeds, columns),
-        ],
-    )
+    columns = _columns(columns_of(data_sets([method])), _OPERATING)
+    caption = f"Robustness of {method.name} across {len(method.runs)} training seeds: mean and "
+    caption += "sample standard deviation in the last row."
+    rows = [(run.seed, [run.datasets]) for run in method.runs]
+    mean = ("Mean \u00b1 Std.", method.seeds)
+    return _table(f"seed_robustness_{number}", caption, "Seed", columns, [*rows, mean])
 
 
 # --- LaTeX ------------------------------------------------------------------------------------
 
-_LATEX = r"""\begin{table*}
-\centering
-\caption{%s}
-\label{tab:%s}
-\begin{tabular}{%s}
-\toprule
-%s
-\midrule
-%s
-\bottomrule
-\end{tabular}
-\end{table*}
-"""
 _ESCAPED = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 
 
@@ -177,10 +154,11 @@ def tables_tex(tables: Sequence[Table]) -> str:
 
 
 def _latex(table: Table) -> str:
-    cells = ([_escaped(text) for text in row] for row in (table.head, *table.rows))
-    head, *rows = (" & ".join(row) + r" \\" for row in cells)
-    columns = "l" + "r" * (len(table.head) - 1)
-    return _LATEX % (_escaped(table.caption), table.name, columns, head, "\n".join(rows))
+    head, *rows = ([_escaped(text) for text in row] for row in (table.head, *table.rows))
+    form = {"environment": "table*", "position_float": "centering", "hrules": True}
+    form |= {"caption": _escaped(table.caption), "label": f"tab:{table.name}"}
+    form["column_format"] = "l" + "r" * (len(head) - 1)
+    return str(DataFrame(rows, columns=head).style.hide().to_latex(**form))
 
 
 def _escaped(text: str) -> str:

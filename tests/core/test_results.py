@@ -15,7 +15,7 @@ import pytest
 
 from svr_lightning.analysis.intervals import wilson_interval
 from svr_lightning.analysis.metrics import MATH_5
-from svr_lightning.analysis.results import package_versions, read_samples, samples_file
+from svr_lightning.analysis.results import package_versions, read_evaluation, read_samples
 from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.errors import ConfigError
 from svr_lightning.metrics import METRIC_NAMES
@@ -29,6 +29,7 @@ from tests.trajectories import (
     summarize,
     uncensored,
     write_results,
+    write_samples,
 )
 
 SCRIPT = Path(__file__).parents[1] / "recompute_results.py"
@@ -99,8 +100,7 @@ def test_the_math_average_names_what_is_missing_and_is_null_without_any():
 
 
 def test_files_hold_one_line_per_problem_and_read_back_equal(tmp_path):
-    rows = [*_mixed(), adaptive("gsm8k")[0], adaptive("gsm8k")[4]]
-    written = write_results(tmp_path / "eval" / "after", rows, {"seed": 1}, {"torch": "2"})
+    written = write_results(tmp_path / "eval" / "after", _mixed(), {"seed": 1}, {"torch": "2"})
     folder = tmp_path / "eval" / "after"
     assert read_samples(folder / "samples.jsonl") == records_of(_mixed())
     stored = json.loads((folder / "results.json").read_text())
@@ -292,11 +292,10 @@ def test_turns_behind_the_returned_one_count_where_they_were_observed(tmp_path):
 
 
 def test_an_evaluation_is_its_folder(tmp_path):
-    file = tmp_path / "eval" / "test" / "samples.jsonl"
+    folder = tmp_path / "eval" / "test"
     with pytest.raises(ConfigError, match=r"no evaluation; give a folder with a samples\.jsonl"):
-        samples_file(tmp_path)
-    file.parent.mkdir(parents=True)
-    file.touch()
+        read_evaluation(tmp_path)
+    write_samples(folder, adaptive())
     with pytest.raises(ConfigError, match=r"no evaluation; give one of .*eval/test"):
-        samples_file(tmp_path)
-    assert samples_file(file.parent) == file
+        read_evaluation(tmp_path)
+    assert read_evaluation(folder).records == records_of(adaptive())

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from svr_lightning.analysis.metrics import measure
+from svr_lightning.analysis.records import unique
 from svr_lightning.core.types import StopSignals, Verdict
-from tests.trajectories import adaptive, failed, record, turn_tables
+from tests.trajectories import adaptive, failed, record, records_of, turn_tables
 
 
 def test_columns_are_the_records():
@@ -47,7 +48,7 @@ def test_a_problem_that_could_not_be_run_has_no_turn_and_counts_as_wrong():
 
 def test_a_repeated_record_counts_once_and_an_unlabelled_turn_is_named():
     rows = adaptive()
-    assert turn_tables([*rows, rows[0]])["toy"].ids == tuple("abcdef")
+    assert unique(records_of([*rows, rows[0]])) == records_of(rows)
     with pytest.raises(ValueError, match="'mine' of 'toy' has no label at turn 1"):
         turn_tables([record("mine", (None, "C", 0.9, 10))])
     with pytest.raises(ValueError, match="returns turn 2 of 1"):
