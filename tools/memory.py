@@ -43,8 +43,6 @@ from tools.shapes import qwen3_5
 
 LARGE = "Qwen/Qwen3.5-2B"
 """The policy of the shipped runs."""
-GROUP = 4
-"""Layers after which it repeats itself."""
 BUCKET = 200_000_000
 """Elements that ZeRO reduces at a time: ``reduce_bucket_size`` as Lightning sets it."""
 SPARE = 3.0
@@ -82,7 +80,6 @@ class Plan:
     completion: int
     micro_batches: int
     reference: bool
-    reference_dtype: str | None
     engine_share: float
     """Of a card's memory; 0 where the engine takes none in advance."""
     sleeps: bool
@@ -126,7 +123,6 @@ def plan_of(resolved: Mapping[str, Any]) -> Plan:
         completion=min(model["sampling"]["max_completion_tokens"], longest - prompt),
         micro_batches=micro_batches,
         reference=bool(recipe["loss"]["beta"]),
-        reference_dtype=model["reference"]["dtype"],
         engine_share=float(settings["gpu_memory_utilization"]) if shares else 0.0,
         sleeps=shares and settings["sleep_level"] > 0,
     )
@@ -170,19 +166,11 @@ class Usage:
 
 
 def usage(plan: Plan) -> Usage:
-    """The memory of one training step on one GPU.
-
-    Of the large model the step runs at two depths, since each group of layers adds the same.
-    """
+    """The memory of one training step on one GPU."""
     # What the card and the other ranks hold changes nothing of what is counted.
     several = min(plan.micro_batches, 2)
     alone = replace(plan, ranks=1, engine_share=0.0, sleeps=False, micro_batches=several)
-    if plan.policy == LARGE:
-        one, two = (vars(counted(alone, groups * GROUP)) for groups in (1, 2))
-        more = architecture(plan.policy).num_hidden_layers // GROUP - 2
-        found = Usage(**{name: size + more * (size - one[name]) for name, size in two.items()})
-    else:
-        found = counted(alone)
+    found = counted(alone)
     if not plan.zero:
         return found
     shard = found.parameters / plan.ranks
@@ -198,11 +186,9 @@ def usage(plan: Plan) -> Usage:
 
 
 @cache
-def counted(plan: Plan, layers: int | None = None, with_data: bool = False) -> Usage:
-    """The step with all or so many layers; under ZeRO without optimizer and gradients."""
+def counted(plan: Plan, with_data: bool = False) -> Usage:
+    """The step; under ZeRO without optimizer and gradients."""
     config, batch = architecture(plan.policy), full_batch(plan)
-    if layers is not None:
-        config.num_hidden_layers, config.layer_types = layers, config.layer_types[:layers]
     in_bf16 = plan.precision == "bf16-true"
     with ExitStack() as scope:
         if plan.device == "cuda":
@@ -222,7 +208,6 @@ def counted(plan: Plan, layers: int | None = None, with_data: bool = False) -> U
             lora.attach(model, r=rank, alpha=1.0, target_modules=names, seed=0, base=plan.policy)
             reference = lora.AdapterReference(model) if plan.reference else None
         elif plan.reference:
-            in_bf16 = in_bf16 or plan.reference_dtype is not None
             reference = build(config, in_bf16).requires_grad_(False)
         if plan.checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})

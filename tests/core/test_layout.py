@@ -21,8 +21,8 @@ MAX_LEVELS = 8
 MAX_ROOMS = 15
 MAX_LINES = {
     "svr_lightning callbacks": 19_887,
-    "tests": 21_857,
-    "tools experiments": 4_763,
+    "tests": 21_856,
+    "tools experiments": 4_748,
     "examples": 906,
 }
 """Of folders together, docstrings, comments and blank lines included. These limits only go down:

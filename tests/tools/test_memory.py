@@ -33,7 +33,6 @@ def tiny(**changes: object) -> Plan:
         completion=24,
         micro_batches=2,
         reference=True,
-        reference_dtype=None,
         engine_share=0.4,
         sleeps=False,
     )
