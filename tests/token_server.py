@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from tests.chat_server import ChatServer, Reply
 EOS = 7
 
 
-def drawn(body: dict[str, Any]) -> list[int]:
+def drawn(prompt: Sequence[int], seed: int) -> list[int]:
     """Five tokens, the last one an end."""
-    start = sum(body["token_ids"]) + body["sampling_params"]["seed"]
+    start = sum(prompt) + seed
     return [*((start * place) % 31 + 8 for place in range(1, 5)), EOS]
 
 
@@ -86,7 +87,7 @@ class TokenServer(ChatServer):
             self.weights |= load_file(file)
 
     def _completion(self, body: dict[str, Any]) -> dict[str, Any]:
-        tokens = drawn(body)
+        tokens = drawn(body["token_ids"], body["sampling_params"]["seed"])
         version = "default" if self.fault == "restarted" else self._version
         choice = {
             "token_ids": tokens,

@@ -1,20 +1,20 @@
 """Several vLLM servers, on this machine or others, as one engine.
 
 At every sync the policy's weights are written to a folder that the servers share. Each server loads
-it under a new name, and every answer must have this name. Seeds belong to requests, so a rollout
-does not depend on which server completes which request. A server that fails is left out until the
-next sync, and its unfinished requests go to the others.
+it under a new name, which every answer must have. Seeds belong to requests, so it does not matter
+which server completes one. A server that fails or takes too long is left out until the next sync,
+and its unfinished requests go to the others.
 """
 
-import asyncio
 import json
 import shutil
 import uuid
 import warnings
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from lightning.pytorch.utilities import rank_zero_only
@@ -28,15 +28,14 @@ from svr_lightning.engines.chat_answers import ServerError
 from svr_lightning.engines.connections import Connections, Retries, check_url
 from svr_lightning.engines.in_flight import RemoteEngine
 from svr_lightning.engines.lora import acting_weights
+from svr_lightning.engines.vllm import LOGPROBS_MODE, RELEASE, sampling_params
 from svr_lightning.engines.vllm_process import processes
 from svr_lightning.engines.vllm_weights import is_tied, is_vision, wrap
-from svr_lightning.errors import ConfigError, one_line, require
+from svr_lightning.errors import POSITIVE, ConfigError, check_ranges, one_line, require
 from svr_lightning.files import check_folder
 
-LOGPROBS_MODE = "processed_logprobs"
-"""What servers must be started with: log-probabilities are then at the sampling temperature."""
-_UNREADABLE = (ValueError, RecursionError)  # msgspec's errors are ValueErrors
-T = TypeVar("T")
+_UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
+"""Of JSON of another form; msgspec's errors are ValueErrors."""
 
 
 class ServersEngine(RemoteEngine):
@@ -48,8 +47,7 @@ class ServersEngine(RemoteEngine):
     Args:
         urls: addresses of the servers, such as ``http://10.0.0.7:8000``.
         folder: for the weights; the same path here and on every server.
-        timeout: seconds that an answer may take, waiting in a server's queue included. A server
-            that takes longer is left out.
+        timeout: seconds that an answer may take, waiting in a server's queue included.
 
     Raises:
         ConfigError: if an argument is out of range, or the folder cannot be written to.
@@ -60,13 +58,11 @@ class ServersEngine(RemoteEngine):
         self.urls = [url.rstrip("/").removesuffix("/v1") for url in urls]
         for url in self.urls:
             check_url(url, "model.engine.urls")
-        require(
-            0 < len(set(self.urls)) == len(self.urls),
-            "model.engine.urls: give at least one server, and none twice",
-        )
-        require(timeout > 0, f"model.engine.timeout={timeout} must be positive")
-        rank_zero_only(check_folder)(folder, f"model.engine.folder={folder}")  # it alone writes
+        distinct = 0 < len(set(self.urls)) == len(self.urls)
+        require(distinct, "model.engine.urls: give at least one server, and none twice")
         self.folder, self.timeout = folder, timeout
+        check_ranges("model.engine.", self, timeout=POSITIVE)
+        rank_zero_only(check_folder)(folder, f"model.engine.folder={folder}")  # it alone writes
         self.version, self.dtype, self.max_batch = -1, torch.bfloat16, 0
         self.faults: dict[str, str] = {}
         """Servers that are left out, with the reason."""
@@ -76,8 +72,19 @@ class ServersEngine(RemoteEngine):
 
     @property
     def in_use(self) -> list[str]:
-        """The servers that requests go to."""
-        return [url for url in self.urls if url not in self.faults]
+        """The servers that requests go to.
+
+        Raises:
+            ConfigError: if none is left.
+        """
+        found = [url for url in self.urls if url not in self.faults]
+        reasons = "; ".join(f"{url}: {self.faults.get(url)}" for url in self.urls)
+        require(
+            bool(found),
+            f"no server of model.engine.urls is left ({reasons}). Start them as docs/scaling.md "
+            "says; --ckpt_path last then continues the training",
+        )
+        return found
 
     def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
         """Read the options of all servers; those that do not answer may be used later.
@@ -87,6 +94,7 @@ class ServersEngine(RemoteEngine):
         """
         self._stop_token_ids, self._max_model_len = stop_token_ids, max_model_len
         self._tied, self._vocabulary = is_tied(model), model.config.get_text_config().vocab_size
+        self._first = processes() == 1 or torch.distributed.get_rank() == 0
         self._update(self._read_facts)
         self.dtype = self._facts[self.in_use[0]].dtype
 
@@ -99,22 +107,21 @@ class ServersEngine(RemoteEngine):
         if self._running:
             raise RuntimeError("the engine cannot take new weights while it completes requests")
         self.version = -1
-        self._weights = _from_first(uuid.uuid4().hex)
+        if processes() > 1:
+            torch.distributed.barrier()  # none of them samples with the old weights any more
+        self._weights = uuid.uuid4().hex  # in the end, the first process's
         folder = Path(self.folder).absolute() / self._weights
         try:
-            if _is_first():
+            if self._first:
                 self._save(model, folder)
-            if processes() > 1:
-                torch.distributed.barrier()  # none of them samples with the old weights any more
             self._update(partial(self._load, folder))
         finally:
-            if _is_first():
-                shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
         self.version = version
 
     def _save(self, model: Any, folder: Path) -> None:
         """Write a file for each weight, in the type that they are served in."""
-        wrapped = any(self._facts[url].wrapped for url in self.in_use)
+        wrapped = any(facts.wrapped for facts in self._facts.values())
         try:
             folder.mkdir(parents=True)
             for number, weight in enumerate(acting_weights(model)):
@@ -124,9 +131,8 @@ class ServersEngine(RemoteEngine):
                     save_file({name: value}, folder / f"{number:05}.safetensors")
         except (OSError, SafetensorError) as error:  # the latter is no OSError
             reason = getattr(error, "strerror", None) or one_line(error)
-            raise ConfigError(
-                f"model.engine.folder={self.folder} cannot be written ({reason})"
-            ) from error
+            fault = f"model.engine.folder={self.folder} cannot be written ({reason})"
+            raise ConfigError(fault) from error
 
     def submit(self, request: Request) -> None:
         """Send a request to the least busy server."""
@@ -139,129 +145,82 @@ class ServersEngine(RemoteEngine):
         retries = Retries(tries=2, first_delay=0.5, timeout=self.timeout, patience=self.timeout)
         return Connections(max(self.max_batch, len(self.urls)), retries, kept=False)
 
-    # --- all servers -----------------------------------------------------------------------------
-
     def _update(self, action: Callable[[str], Awaitable[None]]) -> None:
-        """Let the first process do something with all servers; those that fail are left out.
-
-        Raises:
-            ConfigError: if all do.
-        """
-
-        async def attempt(url: str) -> None:
-            try:
-                await action(url)
-            except ServerError as error:
-                self._leave_out(url, error)
-
-        async def attempt_all() -> None:
-            await asyncio.gather(*map(attempt, self.urls))
-
-        if _is_first():
+        """Let the first process do something with all servers, and all know which are left."""
+        if self._first:
             self.faults = {}
-            self.loop().call(attempt_all)
-        self._facts, self.faults = _from_first((self._facts, self.faults))
-        self._require_one()
+            tasks = {url: self.loop().start_task_soon(action, url) for url in self.urls}
+            for url, task in tasks.items():
+                with self._asking(url):
+                    task.result()
+        known: list[Any] = [self._weights, self._facts, self.faults]
+        if processes() > 1:
+            torch.distributed.broadcast_object_list(known, src=0)
+        self._weights, self._facts, self.faults = known
         self.max_batch = -(-sum(self._facts[url].slots for url in self.in_use) // processes())
         self.sleep()  # what is opened next has room for so many
 
-    def _leave_out(self, url: str, error: ServerError) -> None:
-        """Each process says so: others may not have noticed."""
-        if url not in self.faults:
-            self.faults[url] = str(error)
-            warnings.warn(
-                f"{url} is left out until a later sync: {error}. Its unfinished requests go to the "
-                "others",
-                stacklevel=2,
-            )
-
-    def _require_one(self) -> None:
-        if not self.in_use:
-            reasons = "; ".join(f"{url}: {self.faults[url]}" for url in self.urls)
-            raise ConfigError(
-                f"no server of model.engine.urls is left ({reasons}). Start them as "
-                "docs/scaling.md says; --ckpt_path last then continues the training"
-            )
+    @contextmanager
+    def _asking(self, url: str) -> Iterator[None]:
+        """Leaves a server out that fails. Each process says so: others may not have noticed."""
+        self._busy[url] += 1
+        try:
+            yield
+        except ServerError as error:
+            if url not in self.faults:
+                self.faults[url] = str(error)
+                warnings.warn(
+                    f"{url} is left out until a later sync: {error}. Its unfinished requests go to "
+                    "the others",
+                    stacklevel=3,
+                )
+        finally:
+            self._busy[url] -= 1
 
     async def _read_facts(self, url: str) -> None:
         """Store a server's options, if it can serve this policy beside the others."""
         answer = await self._ask(url, "/server_info?config_format=json")
-        facts = read_facts(answer, self._max_model_len)
+        facts = read_facts(answer, self._max_model_len, tied=self._tied)
         if any(one[:2] != facts[:2] for other, one in self._facts.items() if other != url):
             raise ServerError("its model is of another type or class than other servers'")
-        if facts.on_cpu and self._tied:
-            raise ServerError(
-                "the policy's output layer is its embedding, of which vLLM on a CPU keeps a copy "
-                "that no reload reaches; use a GPU, or a policy with an output layer of its own"
-            )
         self._facts[url] = facts
 
     async def _load(self, folder: Path, url: str) -> None:
         """Make a server load a folder and use the present name for these weights."""
         await self._read_facts(url)  # it may have been restarted with other options
         load = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
-        try:
-            await self._ask(url, "/collective_rpc", load)
-        except ServerError as error:
-            raise ServerError(
-                f"it has not loaded {folder}, which has to be the same there: {error}"
-            ) from error
+        fault = f"it has not loaded {folder}, which has to be the same there"
+        await self._ask(url, "/collective_rpc", load, fault)
         await self._ask(url, "/reset_prefix_cache", {})
         await self._ask(url, "/update_weight_version", {"new_version": self._weights})
 
-    async def _ask(self, url: str, path: str, body: dict[str, Any] | None = None) -> bytes:
+    async def _ask(self, url: str, path: str, body: Any = None, fault: str = "") -> bytes:
         try:
             return await self._http.exchange(url + path, body, bytes)
         except ServerError as error:
-            raise ServerError(f"{path}: {error}") from error
+            raise ServerError(f"{fault or path}: {error}") from error
 
     async def complete(self, request: Request) -> Output:
-        """Try one server after the other, until one answers with the present weights.
-
-        Raises:
-            ConfigError: if no server is left.
-        """
-        body = generate_body(request, self._stop_token_ids)
+        """Try one server after the other, until one answers with the present weights."""
+        sampling = sampling_params(request, self._stop_token_ids)
+        body = {"token_ids": [*request.prompt_ids], "sampling_params": sampling}
         drawn = (request, self._weights, self.version, self._vocabulary)
         while True:
-            self._require_one()
             # The one with the largest share of free slots.
             url = min(self.in_use, key=lambda url: self._busy[url] / self._facts[url].slots)
-            self._busy[url] += 1
-            try:
+            with self._asking(url):
                 answer = await self._ask(url, "/inference/v1/generate", body)
                 return read_generation(answer, *drawn)
-            except ServerError as error:
-                self._leave_out(url, error)
-            finally:
-                self._busy[url] -= 1
-
-
-def _is_first() -> bool:
-    return processes() == 1 or torch.distributed.get_rank() == 0
-
-
-def _from_first(value: T) -> T:
-    """The value that the first process has."""
-    values = [value]
-    if processes() > 1:
-        torch.distributed.broadcast_object_list(values, src=0)
-    return values[0]
-
-
-# --- the protocol -------------------------------------------------------------------------------
 
 
 class Facts(NamedTuple):
     """What a server reports of itself."""
 
     dtype: torch.dtype
-    """Type of its weights."""
     wrapped: bool
     """Its model wraps the text decoder in a multimodal class."""
     slots: int
     """Requests that it runs at the same time."""
-    on_cpu: bool
 
 
 class _Logprob(Struct):
@@ -270,27 +229,15 @@ class _Logprob(Struct):
     logprob: Annotated[float, Meta(gt=-9999.0, lt=0.1)]
 
 
-class _Logprobs(Struct):
-    content: list[_Logprob]
-
-
-class _Span(Struct):
-    version: str | int
-
-
 class _Choice(Struct):
     token_ids: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(min_length=1)]
-    logprobs: _Logprobs
+    logprobs: dict[str, list[_Logprob]]
     finish_reason: FinishReason
-    weight_versions: list[_Span] | None = None
+    weight_versions: list[dict[str, Any]] | None = None
 
 
-class _Answer(Struct):
-    choices: Annotated[list[_Choice], Meta(min_length=1)]
-
-
-def read_facts(body: bytes, max_model_len: int) -> Facts:
-    """Read the answer of ``/server_info``.
+def read_facts(body: bytes, max_model_len: int, *, tied: bool) -> Facts:
+    """Read the answer of ``/server_info``; ``tied`` if the policy's output layer is its embedding.
 
     Raises:
         ServerError: if it is none, or the server was started in a way that cannot train.
@@ -303,35 +250,22 @@ def read_facts(body: bytes, max_model_len: int) -> Facts:
             dtype=getattr(torch, str(model["dtype"]).removeprefix("torch.")),
             wrapped=model.get("multimodal_config") is not None,
             slots=max(int(config["scheduler_config"]["max_num_seqs"]), 1),
-            on_cpu=config["device_config"]["device"] == "cpu",
         )
-    except (*_UNREADABLE, LookupError, TypeError, AttributeError, OverflowError) as error:
-        raise ServerError("/server_info does not describe its model; vLLM 0.32 does") from error
+        on_cpu = config["device_config"]["device"] == "cpu"
+    except _UNREADABLE as error:
+        fault = f"/server_info does not describe its model; vLLM {RELEASE} does"
+        raise ServerError(fault) from error
     if mode != LOGPROBS_MODE:
         raise ServerError(f"it runs with --logprobs-mode {mode}; start it with {LOGPROBS_MODE}")
-    least = f"less than model.policy.max_model_len={max_model_len}"
     if longest < max_model_len:
+        least = f"less than model.policy.max_model_len={max_model_len}"
         raise ServerError(f"it runs with --max-model-len {longest}, {least}")
+    if on_cpu and tied:
+        raise ServerError(
+            "the policy's output layer is its embedding, of which vLLM on a CPU keeps a copy that "
+            "no reload reaches; use a GPU, or a policy with an output layer of its own"
+        )
     return facts
-
-
-def generate_body(request: Request, stop_token_ids: Sequence[int]) -> dict[str, Any]:
-    """The body of a request to ``/inference/v1/generate``."""
-    sampling = request.sampling
-    return {
-        "token_ids": [*request.prompt_ids],
-        "sampling_params": {
-            "max_tokens": sampling.max_completion_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "seed": request.seed,
-            "stop_token_ids": [*stop_token_ids],
-            "ignore_eos": True,  # nothing else ends a completion
-            "logprobs": 0,
-            "detokenize": False,
-        },
-    }
 
 
 def read_generation(
@@ -343,21 +277,18 @@ def read_generation(
         ServerError: if it is none, or of other weights.
     """
     try:
-        choice = convert(json.loads(body), _Answer).choices[0]
+        choice = convert(json.loads(body)["choices"][0], _Choice)
+        logprobs = tuple(one.logprob for one in choice.logprobs["content"])
     except _UNREADABLE as error:
-        raise ServerError(
-            f"its answer is no completion with log-probabilities ({one_line(error)})"
-        ) from error
-    names = {str(span.version) for span in choice.weight_versions or ()}
+        fault = f"its answer is no completion with log-probabilities ({one_line(error)})"
+        raise ServerError(fault) from error
+    names = {str(span.get("version")) for span in choice.weight_versions or ()}
     if names != {weights}:
         found = one_line(", ".join(sorted(names))) or "of no name"
         raise ServerError(f"it answers with the weights {found} instead of {weights}")
     tokens, most = tuple(choice.token_ids), request.sampling.max_completion_tokens
-    if len(tokens) > most or max(tokens) >= vocabulary:
-        raise ServerError(f"its answer has more than {most} tokens, or unknown ones")
-    logprobs = tuple(one.logprob for one in choice.logprobs.content)
-    if len(logprobs) != len(tokens):
-        raise ServerError("its answer does not have one log-probability for each token")
+    if len(tokens) > most or max(tokens) >= vocabulary or len(tokens) != len(logprobs):
+        raise ServerError(f"its answer is not {most} known tokens at most, each with a probability")
     return Output(
         id=request.id,
         token_ids=tokens,

@@ -7,7 +7,7 @@ first sync it has no weights, and no base weights that it could fall back to lat
 import copy
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -25,6 +25,8 @@ from svr_lightning.errors import ConfigError, require
 
 RELEASE = "0.32"
 """The only supported release of vLLM."""
+LOGPROBS_MODE = "processed_logprobs"
+"""Log-probabilities are then at the sampling temperature."""
 CPU_CACHE_BYTES = 256 * 2**20
 """KV cache on a CPU, where a share of the memory would be that of the whole machine."""
 MOST_SEQUENCES = 1024
@@ -93,7 +95,7 @@ class VLLMEngine(Engine):
             "max_model_len": max_model_len,
             "gpu_memory_utilization": self.gpu_memory_utilization,
             "tensor_parallel_size": 1,
-            "logprobs_mode": "processed_logprobs",
+            "logprobs_mode": LOGPROBS_MODE,
             "enable_sleep_mode": self.sleep_level > 0 and not on_cpu,  # there is nothing to release
             "distributed_executor_backend": "external_launcher" if processes() > 1 else None,
         }
@@ -140,18 +142,9 @@ class VLLMEngine(Engine):
 
         if self.version < 0:
             raise RuntimeError("the engine has no weights; it has to be synced first")
-        sampling = request.sampling
         params = SamplingParams(
-            max_tokens=sampling.max_completion_tokens,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            seed=request.seed,
-            stop_token_ids=self._stop_token_ids,
-            ignore_eos=True,  # nothing else ends a completion
-            logprobs=0,
+            **sampling_params(request, self._stop_token_ids),
             flat_logprobs=True,
-            detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         name = str(request.id)
@@ -191,6 +184,22 @@ class VLLMEngine(Engine):
             finish_reason=_REASONS[completion.finish_reason],
             version=self.version,
         )
+
+
+def sampling_params(request: Request, stop_token_ids: Sequence[int]) -> dict[str, Any]:
+    """How vLLM samples a completion, here or as a server."""
+    sampling = request.sampling
+    return {
+        "max_tokens": sampling.max_completion_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "seed": request.seed,
+        "stop_token_ids": [*stop_token_ids],
+        "ignore_eos": True,  # nothing else ends a completion
+        "logprobs": 0,
+        "detokenize": False,
+    }
 
 
 def check_release() -> None:

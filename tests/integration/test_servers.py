@@ -12,13 +12,8 @@ import torch
 from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Output
 from svr_lightning.engines.chat_answers import ServerError
-from svr_lightning.engines.servers import (
-    Facts,
-    ServersEngine,
-    generate_body,
-    read_facts,
-    read_generation,
-)
+from svr_lightning.engines.servers import Facts, ServersEngine, read_facts, read_generation
+from svr_lightning.engines.vllm import sampling_params
 from svr_lightning.errors import ConfigError
 from tests import forked
 from tests.limits import files_no_longer_than
@@ -58,7 +53,7 @@ def expected(version: int = 0, count: int = 20) -> dict[int, Output]:
     return {
         number: Output(
             id=number,
-            token_ids=tuple(drawn(generate_body(ask(number), (EOS,)))),
+            token_ids=tuple(drawn(ask(number).prompt_ids, ask(number).seed)),
             logprobs=(-0.5,) * 5,
             finish_reason=FinishReason.STOP,
             version=version,
@@ -322,25 +317,27 @@ def info(**model: Any) -> bytes:
     return json.dumps({"vllm_config": config}).encode()
 
 
+def facts(body: bytes) -> Facts:
+    return read_facts(body, 512, tied=True)
+
+
 def test_a_server_reports_what_it_is():
-    assert read_facts(info(), 512) == Facts(torch.bfloat16, wrapped=False, slots=128, on_cpu=False)
-    assert read_facts(info(multimodal_config={}), 512).wrapped
+    assert facts(info()) == Facts(torch.bfloat16, wrapped=False, slots=128)
+    assert facts(info(multimodal_config={})).wrapped
 
 
 def test_a_server_that_cannot_train_is_refused_with_the_option_that_fixes_it():
     with pytest.raises(ServerError, match="--logprobs-mode raw_logprobs; start it with processed_"):
-        read_facts(info(logprobs_mode="raw_logprobs"), 512)
+        facts(info(logprobs_mode="raw_logprobs"))
     with pytest.raises(ServerError, match=r"--max-model-len 512, less than .*max_model_len=513"):
-        read_facts(info(), 513)
+        read_facts(info(), 513, tied=True)
     unlimited = info().replace(b"512", b"Infinity")
     for body in (b"", b"{}", b'{"vllm_config": "text"}', unlimited, info(dtype="torch.auto")):
         with pytest.raises(ServerError, match="does not describe its model"):
-            read_facts(body, 512)
+            facts(body)
 
 
 def test_a_request_has_its_sampling_and_what_alone_ends_it():
-    body = generate_body(ask(3, seed=2**63 - 1, top_k=5), (EOS, 9))
-    assert body["token_ids"] == list(ask(3).prompt_ids)
-    sent = body["sampling_params"]
+    sent = sampling_params(ask(3, seed=2**63 - 1, top_k=5), (EOS, 9))
     assert (sent["seed"], sent["top_k"], sent["temperature"]) == (2**63 - 1, 5, 1.0)
     assert (sent["stop_token_ids"], sent["ignore_eos"], sent["logprobs"]) == ([EOS, 9], True, 0)
