@@ -78,8 +78,8 @@ def evaluator(
     rule: StopRule | None = None,
     max_turns: int = 4,
     renderer: Renderer | None = RENDERER,
-    root: Path = Path("nowhere"),
     recipe: Recipe | None = None,
+    journal: Path | None = None,
     **config: Any,
 ) -> Evaluator:
     """An evaluator that draws as :func:`driver` does; without a rule it records every turn."""
@@ -91,11 +91,9 @@ def evaluator(
     evaluation = EvaluationConfig(
         max_turns=max_turns, stop=rule, adaptive=rule is not None, **settings
     )
-    found = Evaluator(
-        engine, evaluation, recipe=recipe, renderer=renderer, root=root, seed=RUN_SEED
-    )
-    found.step = STEP
-    return found
+    own: dict[str, Any] = {"recipe": recipe, "renderer": renderer, "seed": RUN_SEED, "step": STEP}
+    own |= {} if journal is None else {"folder": journal, "fingerprint": "f"}
+    return Evaluator(engine, evaluation, **own)
 
 
 def exam(references: Sequence[str]) -> list[Problem]:

@@ -68,7 +68,7 @@ class BeforeAfter(Callback):
         """Record fresh turns of every problem in ``eval/<name>/``."""
         sampling = pl_module.sampling
         fresh = replace(
-            pl_module.evaluation,
+            pl_module.applied_evaluation,
             adaptive=False,
             fresh_turns=True,
             max_turns=self.fresh_turns,

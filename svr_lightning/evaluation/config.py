@@ -51,16 +51,12 @@ class EvaluationConfig:
             "model.evaluation.fresh_turns at temperature=0: all turns would be the same; set "
             "model.evaluation.temperature",
         )
+        drawn = Decoding(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
         require(
-            not (self.restricted and self.full_rule.needs_tokens),
+            not (drawn.restricted and self.full_rule.needs_tokens),
             f"model.evaluation.stop={self.full_rule} with top_p={self.top_p}, top_k={self.top_k}: "
             "vLLM reports log-probabilities of the restricted distribution; leave both out",
         )
-
-    @property
-    def restricted(self) -> bool:
-        """Whether tokens are drawn from a part of the distribution only."""
-        return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0)
 
     @property
     def full_rule(self) -> StopRule:

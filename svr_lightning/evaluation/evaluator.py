@@ -15,8 +15,8 @@ from svr_lightning.core.evidence import scores_of_reply
 from svr_lightning.core.parsing import Reading, self_check_format_score
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import (
-    NO_SCORES,
     AnyCompletion,
+    Decoding,
     Problem,
     RemoteCompletion,
     TokenScores,
@@ -29,7 +29,7 @@ from svr_lightning.errors import require
 from svr_lightning.evaluation.adaptive import error_record, trajectory_record
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.recipes.base import Recipe
-from svr_lightning.recipes.dialogues import RolloutFn, chain
+from svr_lightning.recipes.dialogues import chain
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Driver, Job, RequestError
 from svr_lightning.rollout.rendering import Renderer
@@ -40,19 +40,22 @@ Sampling = Callable[[int], AbstractContextManager[None]]
 
 
 class Evaluator:
-    """Adaptive inference, from problems to files.
+    """One evaluation by adaptive inference, from problems to files.
 
-    An evaluation is :meth:`begin`, then :meth:`solve` for each data set, then :meth:`finish`. After
-    an interruption it does not repeat finished problems, whose records are journaled.
+    It is :meth:`solve` for each data set, then :meth:`finish`. Started again after an interruption,
+    it does not repeat finished problems, whose records are journaled.
 
     Args:
         engine: samples completions.
         config: how the policy is run. Without a stopping rule it is the paper's.
         recipe: whose policy it is: its prompts, and whether the stopping rule applies.
         renderer: for engines that read tokens.
-        root: holds ``eval/<name>/`` of every evaluation.
+        folder: of its files.
         seed: of every random draw.
-        chat_template_kwargs: for a server's chat template.
+        step: the optimizer step of the weights, which also seeds the draws.
+        fingerprint: equal if and only if the records would be equal; None keeps no journal.
+        every_turn: also record the turns after a stop, up to T_max, for replays of other rules.
+            Results do not count them.
         sampling: see :data:`Sampling`. By default the engine serves what it has.
         gather: collects values of all processes; by default there is one.
         rank: number of this process. The first writes files and shows progress.
@@ -65,9 +68,11 @@ class Evaluator:
         *,
         recipe: Recipe | None = None,
         renderer: Renderer | None = None,
-        root: Path = Path("runs/default"),
+        folder: Path = Path("runs/default/eval"),
         seed: int = 42,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
+        step: int = 0,
+        fingerprint: str | None = None,
+        every_turn: bool = False,
         sampling: Sampling | None = None,
         gather: Callable[[Sequence[Any]], list[Any]] = list,
         rank: int = 0,
@@ -83,40 +88,22 @@ class Evaluator:
         self.recipe = recipe or SVR()
         self.dialogue = config.dialogue(self.recipe)
         self.max_turns, self.rule = config.stop_policy(self.recipe, config.rule)
-        self.root, self.seed, self.rank = root, seed, rank
+        self.folder, self.seed, self.step, self.rank = folder, seed, step, rank
         self.records: list[SampleRecord] = []
-        self.step = 0
-        self._folder, self._every_turn = root, False
+        self._every_turn = every_turn
         self._sampling: Sampling = sampling or self._as_it_is
         self._gather = gather
         self._journal: Journal | None = None
-        if isinstance(engine, OpenAIEngine):
-            engine.model.chat_template_kwargs = dict(chat_template_kwargs or {})
-
-    def begin(
-        self, name: str, *, step: int = 0, fingerprint: str | None = None, every_turn: bool = False
-    ) -> None:
-        """Begin an evaluation, or continue an interrupted one.
-
-        Args:
-            name: of its folder.
-            step: the optimizer step of the weights, which seeds the draws.
-            fingerprint: equal if and only if the records would be equal; None keeps no journal.
-            every_turn: also record the turns after a stop, up to T_max, for replays of other
-                rules. Results do not count them.
-        """
-        self.records, self.step, self._every_turn = [], step, every_turn
-        self._folder = folder = self.root / "eval" / name
         if fingerprint is not None:
-            self._journal = Journal(folder / f".journal-{self.rank}.jsonl", fingerprint)
-        if self._journal is not None and self._journal.entries:
-            rank_zero_info(
-                f"continuing after {len(self._journal.entries)} problems of an earlier start; "
-                f"remove {self._journal.path} to start over"
-            )
+            self._journal = Journal(folder / f".journal-{rank}.jsonl", fingerprint)
+            if done := len(self._journal.entries):
+                rank_zero_info(
+                    f"continuing after {done} problems of an earlier start; "
+                    f"remove {self._journal.path} to start over"
+                )
 
     def finish(self, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Gather the records of all processes and write ``eval/<name>/``; results quote ``config``.
+        """Gather the records of all processes and write the files; results quote ``config``.
 
         Returns:
             The results, on every process; empty if a problem has no reference.
@@ -127,15 +114,14 @@ class Evaluator:
             warn_of_faults(samples)
             if all(record.problem.has_reference for record in samples):
                 versions = package_versions()
-                results.append(write_results(self._folder, samples, config or {}, versions))
+                results.append(write_results(self.folder, samples, config or {}, versions))
             else:
-                write_samples(self._folder, samples)
+                write_samples(self.folder, samples)
             if self.dialogue.stop_policy(1, Confident())[1] is not None:
                 warn_of_missing_self_checks(samples)
         results = self._gather(results)  # so journals are removed after the files are written
         if self._journal is not None:
             self._journal.discard()
-        self._journal = None
         return results[0] if results else {}
 
     def solve(
@@ -177,10 +163,7 @@ class Evaluator:
             self.engine, self.renderer, run_seed=self.seed, step=self.step, progress=progress
         )
         decoding = self.config.decoding(problems[0].task, max_completion_tokens)
-        jobs = (
-            Job(problem=one, sample=0, program=self._program(one, on_turn), decoding=decoding)
-            for one in fitting
-        )
+        jobs = (self._job(problem, decoding, on_turn) for problem in fitting)
         with self._sampling(self.step):
             for index, result in driver.stream(jobs):
                 problem = fitting[index]
@@ -193,26 +176,24 @@ class Evaluator:
         self.records += found
         return found
 
-    def _program(self, problem: Problem, on_turn: OnTurn | None) -> RolloutFn:
-        return chain(
+    def _job(self, problem: Problem, decoding: Decoding, on_turn: OnTurn | None) -> Job:
+        program = chain(
             self.dialogue,
             problem,
             0,
             self.max_turns,
             self.rule,
             partial(on_turn, problem) if on_turn else None,
-            self._scores,
+            None if decoding.restricted else self._scores,
             every_turn=self._every_turn,
         )
+        return Job(problem=problem, sample=0, program=program, decoding=decoding)
 
     def _scores(self, completion: AnyCompletion, reading: Reading) -> TokenScores:
-        """The policy's probabilities of its text, known only if its sampled tokens are."""
-        if self.config.restricted:
-            return NO_SCORES
+        """The policy's probabilities of its text, as far as they are known."""
         if isinstance(completion, RemoteCompletion):
             return scores_of_reply(completion, reading)
-        if self.renderer is None:
-            return NO_SCORES
+        assert self.renderer is not None
         return self.renderer.token_scores(completion, reading)
 
     def _kept(self, record: SampleRecord) -> SampleRecord:

@@ -21,13 +21,13 @@ from svr_lightning.analysis.operating_point import (
     Certificate,
     read_operating_point,
 )
-from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.results import certified_settings, package_versions
 from svr_lightning.core.stopping import Confident, StopRule, rule_as_config
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Engine
+from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.evaluation.config import EvaluationConfig
-from svr_lightning.evaluation.evaluator import Evaluator, OnTurn
+from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.evaluation.printing import TurnPrinter, print_outcome
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.rollout.rendering import Renderer
@@ -38,7 +38,7 @@ from svr_lightning.training.distributed import SVRDeepSpeedStrategy
 from svr_lightning.training.logs import CSVLog, gather_lists
 from svr_lightning.training.policy import prepare_policy, read_policy, weights_fingerprint
 from svr_lightning.training.serving import PolicyEngine, choose_engine
-from svr_lightning.training.sources import DataSource, problems_digest
+from svr_lightning.training.sources import problems_digest
 
 
 class PolicyModule(LightningModule):
@@ -53,9 +53,7 @@ class PolicyModule(LightningModule):
     serving: PolicyEngine
     """Keeps the policy's weights in the engine. With a server there are neither."""
     evaluator: Evaluator
-    """Set by :meth:`configure_model`, if there is a trainer."""
-    trajectories_per_engine: int | None = None
-    """Trajectories of one rollout on this process; None where nothing trains."""
+    """The evaluation in Lightning's loops, set when it begins."""
 
     def __init__(
         self,
@@ -107,32 +105,20 @@ class PolicyModule(LightningModule):
             self.policy, self.renderer = read_policy(self.policy_config, self.seed)
 
     def configure_model(self) -> None:
-        """Prepare the policy once, start its engine and create the evaluator."""
+        """Prepare the policy once, and start its engine."""
         self.read_policy()
         if self.in_process and not hasattr(self, "serving"):
             device = "cpu" if self._trainer is None else self.trainer.strategy.root_device.type
             prepare_policy(self.policy, self.policy_config, self.seed, device, trains=self.trains)
             if self.engine is None:
                 self.engine = choose_engine(device)
-            self.engine.trajectories = self.trajectories_per_engine
+            if self._trainer is not None and self.trains:
+                problems = self.data.problems_per_rollout // self.trainer.world_size
+                self.engine.trajectories = problems * self.recipe.group_size
             # Before there is an optimizer: an engine may measure the free memory for its KV cache.
             self.serving = PolicyEngine(self.policy, self.engine, self.renderer)
-        if self._trainer is not None:
-            self.evaluator = self._new_evaluator()
-
-    def _new_evaluator(self) -> Evaluator:
-        return Evaluator(
-            self.engine,  # type: ignore[arg-type]
-            self.applied_evaluation,
-            recipe=self.recipe,
-            renderer=self.renderer if self.in_process else None,
-            root=Path(self.trainer.default_root_dir),
-            seed=self.seed,
-            chat_template_kwargs=self.policy_config.chat_template_kwargs,
-            sampling=self.serving.sampling if self.in_process else None,  # type: ignore[arg-type]
-            gather=gather_lists,
-            rank=self.trainer.global_rank,
-        )
+        if isinstance(self.engine, OpenAIEngine):
+            self.engine.model.chat_template_kwargs = self.policy_config.chat_template_kwargs
 
     def write_metrics(self, values: Mapping[str, float], step: int) -> None:
         """Log at a step; Lightning's own counter is one behind after a resume."""
@@ -145,7 +131,7 @@ class PolicyModule(LightningModule):
         """Begin the records, or continue those of a killed process."""
         command: Any = self.trainer.state.fn
         name = f"step-{self.global_step:06d}" if command == "fit" else command.value
-        self._begin(name, self._part)
+        self.evaluator = self._evaluator(name, self._part, self.applied_evaluation)
 
     on_test_epoch_start = on_predict_epoch_start = on_validation_epoch_start
 
@@ -153,14 +139,16 @@ class PolicyModule(LightningModule):
         self, batch: list[Problem], batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Solve a batch of one data set."""
-        self._solve(batch, self.data.sources[self._part][dataloader_idx])
+        source = self.data.sources[self._part][dataloader_idx]
+        self.evaluator.solve(batch, source.name, source.max_completion_tokens)
 
     test_step = validation_step
 
     def predict_step(self, batch: list[Problem], batch_idx: int) -> list[dict[str, Any]]:
         """Answer the user's questions, showing each turn as it comes; the records as JSON."""
         show = TurnPrinter(name_problems=len(batch) > 1)
-        records = self._solve(batch, self.data.sources["predict"][0], show)
+        (source,) = self.data.sources["predict"]
+        records = self.evaluator.solve(batch, source.name, on_turn=show)
         for record in records:
             print_outcome(record, self.evaluator.rule, name_problem=len(batch) > 1)
         return [record.to_json() for record in records]
@@ -180,20 +168,25 @@ class PolicyModule(LightningModule):
         stage: Any = self.trainer.state.stage
         return stage.dataloader_prefix  # type: ignore[no-any-return]
 
-    def _begin(self, name: str, part: Split, *, every_turn: bool = False) -> None:
-        if self.trainer.sanity_checking:
-            self.evaluator.records = []
-            return
-        fingerprint = self.record_fingerprint(part)
-        self.evaluator.begin(
-            name, step=self.global_step, fingerprint=fingerprint, every_turn=every_turn
+    def _evaluator(
+        self, name: str, part: Split, evaluation: EvaluationConfig, *, every_turn: bool = False
+    ) -> Evaluator:
+        """An evaluation of the current weights, begun or continued, with files in ``eval/name``."""
+        trial = self.trainer.sanity_checking
+        return Evaluator(
+            self.engine,  # type: ignore[arg-type]
+            evaluation,
+            recipe=self.recipe,
+            renderer=self.renderer if self.in_process else None,
+            folder=Path(self.trainer.default_root_dir) / "eval" / name,
+            seed=self.seed,
+            step=self.global_step,
+            fingerprint=None if trial else self.record_fingerprint(part, evaluation),
+            every_turn=every_turn,
+            sampling=self.serving.sampling if self.in_process else None,  # type: ignore[arg-type]
+            gather=gather_lists,
+            rank=self.trainer.global_rank,
         )
-
-    def _solve(
-        self, problems: list[Problem], source: DataSource, on_turn: OnTurn | None = None
-    ) -> list[SampleRecord]:
-        limit = source.max_completion_tokens
-        return self.evaluator.solve(problems, source.name, limit, on_turn)
 
     def run_test_sets(
         self, name: str, evaluation: EvaluationConfig | None = None, *, every_turn: bool = False
@@ -202,22 +195,18 @@ class PolicyModule(LightningModule):
 
         Args:
             name: its files are in ``eval/<name>/``.
-            evaluation: settings that replace the module's own.
+            evaluation: settings that replace :attr:`applied_evaluation`.
             every_turn: also record the turns after a stop.
         """
-        own = self.evaluation, self.evaluator
-        if evaluation is not None:
-            self.evaluation = evaluation
-            self.evaluator = self._new_evaluator()
-        self._begin(name, "test", every_turn=every_turn)
+        evaluation = evaluation or self.applied_evaluation
+        evaluator = self._evaluator(name, "test", evaluation, every_turn=every_turn)
         limit, loaders = self.trainer.limit_test_batches, self.data.test_dataloader()
         for source, loader in zip(self.data.sources["test"], loaders, strict=True):
             # Rounded up: a process with one batch less must not stay away from a common sync.
             batches = limit if isinstance(limit, int) else math.ceil(len(loader) * limit)
             for problems in islice(loader, batches):
-                self._solve(problems, source)
-        self.evaluator.finish(self.quoted_config())
-        self.evaluation, self.evaluator = own
+                evaluator.solve(problems, source.name, source.max_completion_tokens)
+        evaluator.finish(self.quoted_config(evaluation))
 
     @cached_property
     def operating_point(self) -> Confident | Certificate | None:
@@ -261,31 +250,31 @@ class PolicyModule(LightningModule):
         if departures:
             rank_zero_warn(f"{file} promises nothing for {', '.join(departures)}")
 
-    def quoted_config(self) -> dict[str, Any]:
+    def quoted_config(self, evaluation: EvaluationConfig | None = None) -> dict[str, Any]:
         """The configuration for results files, with the stopping rule that is used."""
+        evaluation = evaluation or self.applied_evaluation
         model: dict[str, Any] = dict(self.run_config.get("model", {}))
         if not self.in_process:  # of a server's policy only the requests are known here
             template = self.policy_config.chat_template_kwargs
             model = {key: model[key] for key in ("engine", "recipe", "evaluation") if key in model}
             model["policy"] = {"chat_template_kwargs": template}
-        max_turns, rule = self.stop_policy
+        max_turns, rule = evaluation.stop_policy(self.recipe, evaluation.full_rule)
         stop = None if rule is None else rule_as_config(rule)
-        model["evaluation"] = {**asdict(replace(self.evaluation, stop=None)), "stop": stop}
+        model["evaluation"] = {**asdict(replace(evaluation, stop=None)), "stop": stop}
         return {
             **self.run_config,
             "model": model,
-            "graders": dict.fromkeys(TASKS, self.evaluation.grader),
+            "graders": dict.fromkeys(TASKS, evaluation.grader),
             "protocol": {
                 "max_turns": max_turns,
-                "adaptive": rule is not None and self.evaluation.adaptive,
+                "adaptive": rule is not None and evaluation.adaptive,
                 "privileged": self.recipe.uses_labels,
             },
         }
 
-    def record_fingerprint(self, split: Split) -> str:
+    def record_fingerprint(self, part: Split, evaluation: EvaluationConfig) -> str:
         """A digest of all that determines a record, as far as it is known of a server."""
-        policy = self.policy_config
-        sources = zip(self.data.sources[split], self.data.problems(split), strict=True)
+        sources = zip(self.data.sources[part], self.data.problems(part), strict=True)
         sampled: dict[str, Any] = {"server": getattr(self.engine, "model", None)}
         if self.in_process:
             sampled = {
@@ -295,16 +284,10 @@ class PolicyModule(LightningModule):
             }
         facts = {
             **sampled,
-            **({} if policy.lora is None else {"lora": asdict(policy.lora)}),
-            "prompts": [
-                policy.chat_template_kwargs,
-                policy.max_prompt_tokens,
-                policy.max_model_len,
-            ],
+            "policy": asdict(self.policy_config),
             "data": [(s.name, s.max_completion_tokens, problems_digest(p)) for s, p in sources],
             "ranks": self.trainer.world_size,
-            "evaluation": asdict(self.applied_evaluation),
-            "rule": repr(self.evaluator.rule),
+            "evaluation": repr(evaluation),
             "draws": [self.seed, self.global_step],
             "recipe": repr(self.recipe),
             "engine": type(self.engine).__name__,

@@ -138,9 +138,6 @@ class SVRModule(PolicyModule):
 
     def configure_model(self) -> None:
         """Load the policy once, and copy it as the reference if the loss has a KL term."""
-        if self._trainer is not None and self.trains:
-            problems = self.data.problems_per_rollout // self.trainer.world_size
-            self.trajectories_per_engine = problems * self.recipe.group_size
         super().configure_model()
         if self.in_process and self.reference is None and self.recipe.loss.beta and self.trains:
             self.reference = make_reference(self.policy, self.reference_config)

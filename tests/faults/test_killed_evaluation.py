@@ -83,7 +83,7 @@ def prints(
     )
     module.configure_model()
     monkeypatch.setattr(PolicyModule, "data", data)
-    return module, module.record_fingerprint("test")
+    return module, module.record_fingerprint("test", module.applied_evaluation)
 
 
 def test_whatever_decides_a_record_is_in_the_fingerprint(tmp_path, monkeypatch):
@@ -102,16 +102,11 @@ def test_whatever_decides_a_record_is_in_the_fingerprint(tmp_path, monkeypatch):
     ]
     with torch.no_grad():
         next(module.policy.parameters()).mul_(1.01)
-    others.append(module.record_fingerprint("test"))
+    others.append(module.record_fingerprint("test", module.applied_evaluation))
     assert len({first, *others}) == 6
 
 
-def test_the_step_of_the_weights_is_in_the_fingerprint_before_the_evaluation_begins(
-    tmp_path, monkeypatch
-):
-    """A process that starts again knows its step at once, one that evaluates twice had another."""
+def test_the_step_of_the_weights_is_in_the_fingerprint(tmp_path, monkeypatch):
     module, first = prints(tmp_path, monkeypatch)
-    module.evaluator.begin("step-000007", step=7)
-    assert module.record_fingerprint("test") == first
     monkeypatch.setattr(PolicyModule, "global_step", 7)
-    assert module.record_fingerprint("test") != first
+    assert module.record_fingerprint("test", module.applied_evaluation) != first

@@ -19,7 +19,7 @@ from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.tasks import get_task
 from tests.chat_server import ChatServer, Reply, completion, turn_of
 from tests.commands import TINY, jsonl, refused
-from tests.scripted import PROBLEMS, RUN_SEED, evaluator, says
+from tests.scripted import PROBLEMS, RUN_SEED, STEP, evaluator, says
 from tests.trajectories import summarize
 
 
@@ -31,14 +31,12 @@ def remote(
     evaluation: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Evaluator:
-    """An evaluator on a server, begun, with its journal under ``root``."""
+    """An evaluator on a server, with its journal in ``root``."""
     url = server if isinstance(server, str) else server.url
     engine = OpenAIEngine(url, "tiny", **{"timeout": 20.0, **settings})
     engine.retries = replace(engine.retries, first_delay=0.001)
     config = {"temperature": 0.0, "max_completion_tokens": 30, **(evaluation or {})}
-    found = evaluator(engine, renderer=None, rule=rule, max_turns=max_turns, root=root, **config)
-    found.begin("toy", fingerprint="f")
-    return found
+    return evaluator(engine, renderer=None, rule=rule, max_turns=max_turns, journal=root, **config)
 
 
 def evaluate(
@@ -85,7 +83,7 @@ def test_a_request_is_what_an_engine_would_be_asked(tmp_path):
     first, second = server.bodies
     assert first["messages"] == first_turn_messages(get_task("countdown"), PROBLEMS[0])
     assert says("8+4+2", "UNSURE", 0.1) in second["messages"][1]["content"]
-    seeds = [derive_seed(RUN_SEED, step=0, problem_id="a", turn=t) % 2**31 for t in (1, 2)]
+    seeds = [derive_seed(RUN_SEED, step=STEP, problem_id="a", turn=t) % 2**31 for t in (1, 2)]
     assert [first["seed"], second["seed"]] == seeds
     assert (first["max_tokens"], first["temperature"], "top_k" in first) == (30, 0.0, False)
     assert "Authorization" not in server.headers[0]
