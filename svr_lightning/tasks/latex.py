@@ -25,15 +25,15 @@ _REASONING = {"because", "hence", "let", "since", "so", "then", "therefore", "th
 _STATED = re.compile(r"(?i:(?:the )?(?:final |correct )?answer(?: is:?|:)\s+)")
 _BARE_BOXED = re.compile(r"\\boxed\s+([^\s{}$\\]+)")
 
-_SPACING = re.compile(r"(?<!\\)\\(?:[,;:! ]|q?quad(?![a-zA-Z]))|~|\{,\}")
 # Digits that are no thousands of those before them, nor the second argument of a command.
 _APART = re.compile(r"(?<=[0-9]) (?<!frac [0-9] )(?<!binom [0-9] )(?![0-9]{3}(?![0-9]))(?=[0-9])")
-_SIZE = re.compile(
-    r"\\(?:left|right)\s*\.|\\(?:left|right|[bB]igg?[lrm]?|displaystyle|bf)(?![a-zA-Z])"
-)
-_DELIMITER = re.compile(r"(?<!\\)\\[()\[\]]|\\?\$|[\u200b-\u200f\u2060\ufeff]")
-_DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|\\degree(?![a-zA-Z])|\u00b0")
-_SYNONYMS = (
+_SPELLINGS = (
+    (re.compile(r"(?<!\\)\\(?:[,;:! ]|q?quad(?![a-zA-Z]))|~"), " "),
+    (re.compile(r"\{,\}"), ","),
+    (re.compile(r"\\(?:left|right)\s*\."), ""),
+    (re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|bf)(?![a-zA-Z])"), ""),
+    (re.compile(r"(?<!\\)\\[()\[\]]|\\?\$|[\u200b-\u200f\u2060\ufeff]"), ""),
+    (re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|\\degree(?![a-zA-Z])|\u00b0"), ""),
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
     (re.compile(r"\\leq?(?:slant)?(?![a-zA-Z])|\u2264"), r"\\leq "),
     (re.compile(r"\\geq?(?:slant)?(?![a-zA-Z])|\u2265"), r"\\geq "),
@@ -79,7 +79,7 @@ _POINT = re.compile(r"(?<![0-9])\.(?=[0-9])")
 # A number can be read in one way only: two ways for each digit would take cubic time on fractions.
 _DECIMAL = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?|[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 _SLASH = re.compile(rf"(?:(?<=[,(\[+\-=;{{])|^)({_DECIMAL})/({_DECIMAL})(?=[,)\]+\-=;}}]|$)")
-_CHOICE = re.compile(r"\(([A-Z])\)")
+_CHOICE = re.compile(r"^\(([A-Z])\)$")
 
 _TAKES_BRACES = re.compile(r"[\^_}\]]|\\[a-zA-Z]+")
 _LATEX_TOKEN = re.compile(r"\\sqrt\[[^\[\]]*\]|\\frac|\\sqrt|\\[a-zA-Z]+|\\.|.", re.DOTALL)
@@ -187,8 +187,7 @@ def normalise(answer: str) -> str:
         text = _NAMED.sub("", text, count=1) if _NAMED.match(text) else text
     text = _SCRIPT.sub(r"\1\2", with_braces(text).removesuffix("."))
     text = _SLASH.sub(r"\\frac{\1}{\2}", _POINT.sub("0.", text))
-    choice = _CHOICE.fullmatch(text)
-    return choice.group(1) if choice else text
+    return _CHOICE.sub(r"\1", text)
 
 
 def spell(answer: str) -> str:
@@ -196,18 +195,16 @@ def spell(answer: str) -> str:
 
     Synonymous commands are one, and sizes, signs of units, units and text commands are gone.
     """
-    text = _SPACING.sub(lambda spacing: "," if spacing.group() == "{,}" else " ", answer)
-    text = " ".join(text.split())
-    for pattern in (_SIZE, _DELIMITER, _DEGREES):
-        text = pattern.sub("", text)
-    for pattern, replacement in _SYNONYMS:
+    text = answer
+    for pattern, replacement in _SPELLINGS:
         text = pattern.sub(replacement, text)
-    text = text.strip()
+    text = " ".join(text.split())
     unit = _TEXT_UNIT.search(text)
     if unit and any(c.isdigit() for c in text[: unit.start()]):
         text = text[: unit.start()]
-    text = _without_text_commands(text)
-    text = _BARE_UNIT.sub("", text.strip())
+    for _ in range(4):  # commands nest
+        text = _TEXT_COMMAND.sub(r" \1 ", text)
+    text = _BARE_UNIT.sub("", _FONT_OF_GROUP.sub(" ", text).strip())
     return _MIXED.sub(r"\1\\frac{\2}{\3}", _CONJUNCTION.sub(",", text))
 
 
@@ -233,14 +230,6 @@ def read_number(normalised: str) -> Fraction | None:
 
 def _decimal(digits: str) -> Fraction:
     return Fraction(digits.replace(",", ""))
-
-
-def _without_text_commands(text: str) -> str:
-    for _ in range(4):  # commands nest
-        text, found = _TEXT_COMMAND.subn(r" \1 ", text)
-        if not found:
-            break
-    return _FONT_OF_GROUP.sub(" ", text)
 
 
 def with_braces(text: str) -> str:

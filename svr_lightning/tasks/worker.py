@@ -23,10 +23,8 @@ from sympy.parsing import sympy_parser
 
 from svr_lightning.tasks.latex import normalise, spell, with_braces
 
-CPU_SECONDS = 1.0
-"""Processor time of one comparison; the kernel then ends the process, as it does for memory."""
-MEMORY = 2**30
-"""Bytes of address space."""
+CPU_SECONDS, MEMORY = 1.0, 2**30
+"""Processor time and bytes of one comparison; the kernel ends the process if it needs more."""
 MAX_CHARACTERS = 400
 """The most characters of an answer; longer ones are not compared."""
 RELATIVE = 1e-5
