@@ -156,25 +156,17 @@ def _content(path: Path) -> dict[str, Any] | None:
 def write_operating_point(
     folder: str | os.PathLike[str], threshold: float, details: Mapping[str, Any]
 ) -> Path:
-    """Write the threshold into a policy's folder, whole or not at all.
+    """Write the threshold into a policy's folder, whole or not at all; returns the file.
 
-    Args:
-        folder: of the policy; it has to be there.
-        threshold: gamma, in [0, 1] but for a rule on log-probabilities.
-        details: how it was chosen: a certificate, or only for readers of the file; ``rule`` has
-            the rule's options beside the threshold.
-
-    Returns:
-        The file.
+    ``details`` are a certificate, or only for readers; their ``rule`` has its other options.
 
     Raises:
         ConfigError: if the folder is not there or the threshold is none.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise ConfigError(f"{folder}: no such folder; an operating point belongs to a policy's")
+    path = Path(folder) / OPERATING_POINT
+    there = path.parent.is_dir()
+    require(there, f"{folder}: no such folder; an operating point belongs to a policy's")
     with faults_of():
         Confident(**{**details.get("rule", {}), "threshold": threshold}).check()
-    path = folder / OPERATING_POINT
     write_json(path, {_OWN: threshold, **details})
     return path

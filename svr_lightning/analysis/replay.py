@@ -83,12 +83,7 @@ def threshold_rules(rule: StopRule | None) -> list[Confident]:
 
 
 def curves(tables: Tables, rule: StopRule, max_turns: int) -> Row:
-    """Every operating point of a policy.
-
-    Args:
-        tables: with ``max_turns`` turns of every problem that could be run.
-        rule: of the operating point.
-        max_turns: T_max, and the largest fixed budget.
+    """Every operating point of a policy, of which all ``max_turns`` turns were recorded.
 
     Returns:
         ``operating_point``: its row. ``fixed``: K = 1 to ``max_turns``. ``thresholds``: those of

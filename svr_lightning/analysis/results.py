@@ -134,12 +134,6 @@ def write_results(
     Samples are written first, so that they are kept even if they cannot be summarized. What is not
     finite becomes null; what JSON does not know becomes a string.
 
-    Args:
-        folder: created if missing.
-        records: one per problem.
-        config: what the run was configured with, stored as it is.
-        versions: see :func:`package_versions`.
-
     Returns:
         The content of ``results.json``.
 
