@@ -14,6 +14,8 @@ _NEEDED = {
     "deepspeed": "pip install 'svr-lightning[deepspeed]'",
     "liger_kernel": "pip install 'svr-lightning[kernels]'",
     "fla": "pip install 'svr-lightning[kernels]'",
+    "starlette": "pip install 'svr-lightning[serve]'",
+    "uvicorn": "pip install 'svr-lightning[serve]'",
 }
 _NO_GPU = re.compile(
     r"No supported gpu backend|CUDAAccelerator` can not run|No CUDA GPUs are available|"

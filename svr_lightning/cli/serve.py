@@ -13,7 +13,6 @@ import gc
 import json
 import signal
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Any, get_args
 
 from msgspec import convert
@@ -37,8 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     add = parser.add_argument
     add("--task", required=True, help="gsm8k, math, countdown or a class path: wording of prompts")
-    add("--upstream", metavar="URL", help="address of the policy's server, usually ending in /v1")
-    add("--policy", help="instead of --upstream: a policy folder, to run here")
+    where = parser.add_mutually_exclusive_group(required=True).add_argument
+    where("--upstream", metavar="URL", help="address of the policy's server, usually ending in /v1")
+    where("--policy", help="instead of --upstream: a policy folder, to run here")
     add("--model", help="name of the policy at --upstream, and here (default here: svr)")
     add("--certificate", help="certificate.json of certify: its rule and T_max")
     add("--threshold", type=float, help="confidence that accepts a turn (default 0.85)")
@@ -50,11 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--key-env", help="environment variable with the key that clients must send")
     add("--upstream-key-env", help="environment variable with the key for --upstream")
     add("--max-model-len", type=int, default=8192, help="of --policy; prompts have half of it")
-    add("--chat-template-kwargs", default='{"enable_thinking": false}', help="JSON")
+    template = '{"enable_thinking": false}'
+    add("--chat-template-kwargs", metavar="JSON", type=json_object, default=template)
     add(
         "--upstream-fields",
-        default="{}",
         metavar="JSON",
+        type=json_object,
+        default="{}",
         help='renames fields for --upstream, or leaves them out: {"max_tokens": '
         '"max_completion_tokens", "temperature": null}',
     )
@@ -68,9 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
-    for package in ("starlette", "uvicorn"):
-        found = find_spec(package) is not None
-        require(found, f'{package} is not installed; pip install "svr-lightning[serve]"')
     from svr_lightning.control.listening import Listener, bound
 
     with bound(options.host, options.port) as listening:
@@ -109,10 +108,6 @@ def make_server(options: argparse.Namespace) -> Any:
     require(
         key is not None or is_loopback(options.host),
         f"--host {options.host} can be reached by others; set a key and name it with --key-env",
-    )
-    require(
-        (options.upstream is None) != (options.policy is None),
-        "give either --upstream URL or --policy FOLDER, one of them",
     )
     controller = _controller(options)
     if options.policy is not None:
@@ -164,8 +159,8 @@ def _rule(options: argparse.Namespace) -> tuple[StopRule, Certificate | None]:
         if found is not None:
             print(f"{options.policy}/{OPERATING_POINT}: stops at {rule}, without a certificate")
         return rule, None
-    settings = {"chat_template_kwargs": _template(options)}
-    other = found.departures(found.rule, found.max_turns, settings)
+    drawn = {"chat_template_kwargs": options.chat_template_kwargs}
+    other = found.departures(found.rule, found.max_turns, drawn)
     require(not other, f"the certificate promises nothing for {', '.join(other)}")
     print(f"certificate {found.id}: {found.rule}; {', '.join(found.promises)}")
     return found.rule, found
@@ -181,13 +176,12 @@ def _replaced(*_: Any) -> Any:
 def _upstream(options: argparse.Namespace, logprobs: bool) -> Upstream:
     require(options.model is not None, "--upstream needs --model NAME")
     check_url(options.upstream, "--upstream")
-    names = "--upstream-fields"
     model = ChatModel(
         base_url=options.upstream,
         name=options.model,
-        chat_template_kwargs=_template(options),
+        chat_template_kwargs=options.chat_template_kwargs,
         logprobs=logprobs,
-        fields=check_fields(_json(options.upstream_fields, names), names),
+        fields=check_fields(options.upstream_fields, "--upstream-fields"),
     )
     return Upstream(model, read_key(options.upstream_key_env, "--upstream-key-env"))
 
@@ -212,7 +206,7 @@ def _engine_backend(options: argparse.Namespace, certificate: Certificate | None
         path=options.policy,
         max_prompt_tokens=options.max_model_len // 2,
         max_model_len=options.max_model_len,
-        chat_template_kwargs=_template(options),
+        chat_template_kwargs=options.chat_template_kwargs,
     )
     if fault := driver_fault():
         print(f"serving on the CPU: {fault}")
@@ -222,14 +216,6 @@ def _engine_backend(options: argparse.Namespace, certificate: Certificate | None
     return EngineBackend(serving.engine, serving.sampling(0), renderer)
 
 
-def _template(options: argparse.Namespace) -> dict[str, Any]:
-    return _json(options.chat_template_kwargs, "--chat-template-kwargs")
-
-
-def _json(text: str, option: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{option} is no JSON: {error}") from error
-    require(isinstance(found, dict), f"{option} must be a JSON object")
-    return dict(found)
+def json_object(text: str) -> dict[str, Any]:
+    """The value of an option; argparse names the option of what is none."""
+    return convert(json.loads(text), dict[str, Any])

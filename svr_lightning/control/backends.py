@@ -10,7 +10,7 @@ import queue
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from itertools import count
@@ -170,7 +170,7 @@ class EngineBackend(Backend):
                 for output in outputs:
                     if isinstance(output, Output) and output.id in running:
                         self.fault = None
-                        _settle(running.pop(output.id).set_result, output)
+                        running.pop(output.id).set_result(output)
         self._fail(running, "the server is shutting down")
 
     def _follow_orders(self, running: dict[int, Future[Output]]) -> None:
@@ -183,17 +183,13 @@ class EngineBackend(Backend):
                 if running.pop(order, None):
                     self._engine.drop(order)
             else:
-                request, running[request.id] = order
-                self._engine.submit(request)
+                request, future = order
+                if future.set_running_or_notify_cancel():  # from now on it cannot be cancelled
+                    running[request.id] = future
+                    self._engine.submit(request)
 
     def _fail(self, running: dict[int, Future[Output]], reason: str) -> None:
         self.fault = reason
         for future in running.values():  # one error each, since its turns so far are added to it
-            error = ServerError(f"the engine failed: {reason}", status=503)
-            _settle(future.set_exception, error)
+            future.set_exception(ServerError(f"the engine failed: {reason}", 503))
         running.clear()
-
-
-def _settle(setting: Callable[[Any], None], value: Any) -> None:
-    with contextlib.suppress(InvalidStateError):  # it was cancelled meanwhile
-        setting(value)

@@ -283,8 +283,8 @@ HERE = ["--upstream", "http://h/v1", "--model", "m"]
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--policy", "x", "--upstream", "http://h/v1"], "one of them"),
-        ([], "one of them"),
+        (["--policy", "x", "--upstream", "http://h/v1"], "not allowed with argument --policy"),
+        ([], "one of the arguments --upstream --policy is required"),
         (["--upstream", "http://h/v1"], "needs --model NAME"),
         (["--upstream", "h", "--model", "m"], "--upstream is no address"),
         ([*HERE, "--host", "0.0.0.0"], "name it with --key"),
@@ -297,7 +297,8 @@ HERE = ["--upstream", "http://h/v1", "--model", "m"]
         ([*HERE, "--limit", "body=0"], "--limit body: Expected `int` >= 1"),
         ([*HERE, "--limit", "seconds=nan"], "--limit seconds: Expected `float`"),
         ([*HERE, "--upstream-fields", '{"model": null}'], "--upstream-fields must map some of"),
-        ([*HERE, "--upstream-fields", "{"], "--upstream-fields is no JSON"),
+        ([*HERE, "--upstream-fields", "{"], "--upstream-fields: invalid json_object value: '{'"),
+        ([*HERE, "--upstream-fields", "[]"], "--upstream-fields: invalid json_object value"),
         ([*HERE, "--at-once", "0"], "at_once=0 must be above 0"),
     ],
 )
