@@ -15,7 +15,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from svr_lightning.control.server import Limits
-from svr_lightning.errors import ConfigError, one_line, require
+from svr_lightning.errors import ConfigError, one_line
 
 GRACE = 10
 """Seconds for running requests after SIGTERM."""
@@ -40,7 +40,6 @@ class Listener(uvicorn.Server):
         self.most = most_connections(limits.connections)
         self.waiting: dict[_Connection, None] = {}
         """Connections without a request in progress, those that have waited longest first."""
-        self.open = 0
         self.limits = limits
         settings: dict[str, Any] = {
             "http": partial(_Connection, self),
@@ -70,9 +69,8 @@ class _Connection(H11Protocol):
 
     def __init__(self, listener: Listener, **options: Any) -> None:
         super().__init__(**options)
-        self._listener, self._timer = listener, None
-
-    _timer: asyncio.TimerHandle | None
+        self._listener = listener
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def _busy(self) -> bool:
@@ -81,8 +79,7 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         listener = self._listener
-        listener.open += 1
-        if listener.open > listener.most:
+        if len(self.connections) > listener.most:
             oldest = next(iter(listener.waiting), self)
             listener.waiting.pop(oldest, None)
             oldest.transport.abort()
@@ -90,7 +87,6 @@ class _Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._listener.open -= 1
         self._stop_waiting()
 
     def data_received(self, data: bytes) -> None:
@@ -134,14 +130,13 @@ def bound(host: str, port: int) -> socket.socket:
     Raises:
         ConfigError: if there can be none.
     """
-    require(0 <= port < 2**16, f"--port {port}: must lie between 0 and 65535")
     found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Its connections inherit this: clients that vanished without a word are noticed in the end.
     found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     try:
         found.bind((host, port))
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         found.close()
         raise ConfigError(f"--host {host} --port {port}: {one_line(error)}") from error
     return found

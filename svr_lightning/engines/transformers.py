@@ -66,8 +66,6 @@ class TransformersEngine(Engine):
     @property
     def dtype(self) -> torch.dtype:  # type: ignore[override]
         """The type of the weights when it computes; the model may have moved to a device since."""
-        if self._model is None:
-            return torch.float32
         return torch.bfloat16 if _computes_in_bf16(self._model) else self._model.dtype
 
     def sync(self, model: Any, version: int) -> None:

