@@ -17,7 +17,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/real"), help="folder of all runs")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--arms", nargs="*", choices=plan.ARMS, default=["svr", "control"])
-    parser.add_argument("--steps", type=int, default=40, help="optimizer steps of a training")
     options, further = parser.parse_known_args(arguments)
     try:
         if options.what == "report":
@@ -25,8 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         plan.prepare(options.out)
         for seed in options.seeds:
-            given = (options.out, seed, options.arms, options.steps, (*further,))
-            for command in plan.commands(*given):
+            for command in plan.commands(options.out, seed, options.arms, further):
                 print(f"{command.name}: {'done' if command.done else 'to do'}", flush=True)
                 if options.what == "run" and not command.done:
                     command.run()

@@ -2,7 +2,7 @@
 
 import gzip
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from experiments.commands import Command
@@ -15,6 +15,7 @@ CONFIG = HERE / "real.yaml"
 RESULTS = HERE / "results"
 TASK = f"{ShortAnswer.__module__}.{ShortAnswer.__qualname__}"
 
+STEPS = ("--trainer.max_steps", "40")
 WEIGHTS = "--model.recipe.init_args.weights."
 ARMS = {
     "svr": (),
@@ -35,7 +36,7 @@ MODES = {
 
 
 def commands(
-    out: Path, seed: int, arms: list[str], steps: int, options: tuple[str, ...] = ()
+    out: Path, seed: int, arms: list[str], options: Sequence[str] = ()
 ) -> Iterator[Command]:
     """The start of a seed, its recording, and each arm's training and recordings.
 
@@ -43,7 +44,6 @@ def commands(
         out: folder of the model, the data and all runs.
         seed: of demonstrations, order of problems and draws.
         arms: which of :data:`ARMS`.
-        steps: optimizer steps of a training.
         options: further ones of the package's commands.
     """
     root = out / f"seed{seed}"
@@ -87,7 +87,7 @@ def commands(
         yield Command(
             name=f"seed{seed}/{arm}/fit",
             folder=folder,
-            arguments=command("fit", folder, start, "--trainer.max_steps", str(steps), *data, *own),
+            arguments=command("fit", folder, start, *STEPS, *data, *own),
             result=folder / "policy" / "config.json",
         )
         for mode in MODES:

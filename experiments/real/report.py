@@ -160,25 +160,14 @@ def row_of(modes: Mapping[str, Tables]) -> dict[str, Any]:
 
 
 def comparisons(runs: Mapping[tuple[int, str], Any], arm: str) -> dict[str, Any]:
-    """Comparisons of ``arm`` with the control, over the seeds that have both; the primary first.
-
-    One that needs recordings which are not there is left out.
-    """
-    tests, others = (
-        {key: modes["sampled"][name] for key, modes in runs.items() if "sampled" in modes}
-        for name in ("test", "control")
-    )
-    seeds = [s for s, name in tests if name == arm and (s, "control") in tests]
+    """Comparisons of ``arm`` with the control, over the seeds that have both; the primary first."""
+    seeds = [s for s, name in runs if name == arm and "fresh" in runs.get((s, "control"), ())]
     if not seeds:
         return {}
-    own = {s: adaptive(tests[s, arm]) for s in seeds}
-    fresh = {s: runs[s, "control"]["fresh"]["test"] for s in seeds if "fresh" in runs[s, "control"]}
-    free = {s: free_options(run) for s, run in fresh.items()}
-    size = len(tests[seeds[0], arm].ids)
-    half = np.arange(size) % 2  # of the problems, for choices
-
-    def gain(runs: Mapping[tuple[int, str], TurnTable], of: Callable[..., float]) -> Statistic:
-        return lambda s, rows: of(runs[s, arm], rows) - of(runs[s, "control"], rows)
+    tests = {s: runs[s, arm]["sampled"]["test"] for s in seeds}
+    own = {s: adaptive(run) for s, run in tests.items()}
+    free = {s: free_options(runs[s, "control"]["fresh"]["test"]) for s in seeds}
+    half = np.arange(len(tests[seeds[0]].ids)) % 2  # of the problems, for choices
 
     def over_free(s: int, rows: Array) -> float:
         (right, tokens), (rights, spent) = own[s], free[s]
@@ -186,24 +175,30 @@ def comparisons(runs: Mapping[tuple[int, str], Any], arm: str) -> dict[str, Any]
         return float(right[rows].mean()) - best
 
     def over_fixed(s: int, rows: Array) -> float:
-        fixed = tests[s, arm].correct[rows]
+        fixed = tests[s].correct[rows]
         best = fitted(fixed, np.zeros(fixed.shape), np.ones(len(rows)), half[rows])
         return float(own[s][0][rows].mean()) - best
 
-    size_of_control = len(others[seeds[0], arm].ids)
+    def gain(of: Callable[..., float], dataset: str = "test") -> dict[str, Any]:
+        def over_control(s: int, rows: Array) -> float:
+            ours, control = (runs[s, name]["sampled"][dataset] for name in (arm, "control"))
+            return of(ours, rows) - of(control, rows)
+
+        return compared(seeds, len(runs[seeds[0], arm]["sampled"][dataset].ids), over_control)
+
     secondary = {
-        "adaptive - best fixed turn": compared(seeds, size, over_fixed),
-        "negative control: AUROC": compared(seeds, size_of_control, gain(others, first_auroc)),
+        "adaptive - best fixed turn": compared(seeds, len(half), over_fixed),
+        "negative control: AUROC": gain(first_auroc, "control"),
+        "adaptive - best free rule of the control at its tokens": compared(
+            seeds, len(half), over_free
+        ),
     }
-    if len(free) == len(seeds):
-        name = "adaptive - best free rule of the control at its tokens"
-        secondary[name] = compared(seeds, size, over_free)
     for name, p in holm({name: found["p"] for name, found in secondary.items()}).items():
         secondary[name]["p_holm"] = p
     return {
-        "primary: AUROC": compared(seeds, size, gain(tests, first_auroc)),
+        "primary: AUROC": gain(first_auroc),
         **secondary,
-        "not planned: AUROC of P(CORRECT)": compared(seeds, size, gain(tests, verdict_auroc)),
+        "not planned: AUROC of P(CORRECT)": gain(verdict_auroc),
     }
 
 

@@ -22,7 +22,7 @@ MAX_ROOMS = 15
 MAX_LINES = {
     "svr_lightning callbacks": 19_725,
     "tests": 21_846,
-    "tools experiments": 4_748,
+    "tools experiments": 4_730,
     "examples": 906,
 }
 """Of folders together, docstrings, comments and blank lines included. These limits only go down:

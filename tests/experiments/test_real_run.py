@@ -13,7 +13,7 @@ CHEAP = (
     *("--model.engine.class_path", "svr_lightning.engines.transformers.TransformersEngine"),
     *("--trainer.precision", "32-true", "--model.evaluation.max_turns", "2"),
     *("--model.sampling.max_completion_tokens", "8", "--data.problems_per_step", "1"),
-    *("--model.evaluation.max_completion_tokens", "8", "--model.resample", "off"),
+    *("--model.evaluation.max_completion_tokens", "8", "--trainer.max_steps", "1"),
 )
 
 
@@ -29,7 +29,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_run_leaves_a_recording_of_every_policy_and_does_nothing_twice(small, capsys):
-    words = ["--out", str(small), "--seeds", "7", "--arms", "svr", "--steps", "1", *CHEAP]
+    words = ["--out", str(small), "--seeds", "7", "--arms", "svr", *CHEAP]
     assert real.main(["run", *words]) == 0
     names = {path.name for path in (small / "results").iterdir()}
     modes = {f"seed7-svr-{mode}.jsonl.gz" for mode in plan.MODES}
@@ -46,7 +46,7 @@ def test_without_a_model_the_command_that_makes_it_is_named(tmp_path, capsys):
 
 
 def test_the_control_differs_by_the_rewards_for_verification_alone(tmp_path):
-    made = plan.commands(tmp_path, 1, ["svr", "control"], 40)
+    made = plan.commands(tmp_path, 1, ["svr", "control"])
     svr, control = (
         [word.replace("/control", "/svr") for word in one.arguments]
         for one in made

@@ -115,7 +115,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         from svr_lightning.engines.vllm import VLLMEngine
 
         engine = VLLMEngine(options={"max_num_seqs": slots})
-    _, renderer = start_policy(engine, ends=False)
+    renderer = start_policy(engine, ends=False)
     source = DataSource(name="train", task="countdown", path=EMBEDDED, limit=PROBLEMS)
     problems = load_problems(source)
     ways = {"pipelined": engine, "lock-step": LockStep(engine)}

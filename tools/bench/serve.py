@@ -47,7 +47,7 @@ class Driven:
 
     def __init__(self, problems: list[Problem]) -> None:
         self._engine, self._problems = TransformersEngine(), problems
-        _, self._renderer = start_policy(self._engine, ends=True)
+        self._renderer = start_policy(self._engine, ends=True)
 
     def run(self, seconds: float, known: Known) -> Pace:
         """Every problem once, and again until ``seconds`` are over; notes the texts."""

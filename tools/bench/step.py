@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -61,25 +61,25 @@ class Notebook:
         self._begin()
 
     def _begin(self) -> None:
-        self._now: dict[str, float] = dict.fromkeys(("rollout", *TOKENS), 0)
+        self.now: dict[str, float] = dict.fromkeys(("rollout", *TOKENS), 0)
         self._began = time.perf_counter()
 
     def count(self, kind: str, sequences: Any) -> None:
         """Add the tokens of sequences."""
-        self._now[f"{kind}_tokens"] += sum(map(len, sequences))
+        self.now[f"{kind}_tokens"] += sum(map(len, sequences))
 
     @contextmanager
     def rolling_out(self) -> Any:
         """Around what belongs to the rollout: prompts, generation and rewards."""
         began = time.perf_counter()
         yield
-        self._now["rollout"] += time.perf_counter() - began
+        self.now["rollout"] += time.perf_counter() - began
 
     def end_step(self) -> None:
         """Close one step and begin the next."""
         taken = time.perf_counter() - self._began
-        parts = {"seconds": taken, "update": taken - self._now["rollout"]}
-        self.steps.append({**self._now, **parts})
+        parts = {"seconds": taken, "update": taken - self.now["rollout"]}
+        self.steps.append({**self.now, **parts})
         self._begin()
 
 
@@ -93,28 +93,20 @@ def data_module() -> SVRDataModule:
 
 
 class Noting(Callback):
-    """Notes the steps of a fit; a rollout lies between two training batches."""
+    """Notes each optimizer step."""
 
     def __init__(self, notebook: Notebook) -> None:
-        self.notebook, self._rollout = notebook, ExitStack()
+        self.notebook = notebook
 
-    def on_train_start(self, *_: Any) -> None:
-        """The first rollout follows."""
-        self._rollout.enter_context(self.notebook.rolling_out())
-
-    def on_train_batch_start(self, trainer: Any, module: Any, *_: Any) -> None:
-        """The rollout has just ended."""
-        self._rollout.close()
+    def on_train_batch_end(self, _: Any, module: Any, __: Any, batch: Any, *___: Any) -> None:
+        """The optimizer has stepped; the batch is the rollout before it, timed."""
+        self.notebook.now["rollout"] = batch.stats["time/rollout"]
         for trajectory in (one for group in module.groups for one in group.trajectories):
             completions = [turn.sampled for turn in trajectory.turns]
             self.notebook.count("prompt", (c.prompt_ids for c in completions))
             self.notebook.count("generated", (c.token_ids for c in completions))
             self.notebook.count("trained", [completions[-1].token_ids])
-
-    def on_train_batch_end(self, *_: Any) -> None:
-        """The optimizer has stepped."""
         self.notebook.end_step()
-        self._rollout.enter_context(self.notebook.rolling_out())
 
 
 def ours(steps: int, folder: str, notebook: Notebook) -> None:

@@ -71,19 +71,16 @@ def _gpu() -> dict[str, Any]:
     return found
 
 
-def start_policy(engine: Any, path: str = EMBEDDED, *, ends: bool) -> tuple[Any, Renderer]:
-    """Start an engine on a policy; returns the policy and what renders its prompts.
+def start_policy(engine: Any, *, ends: bool) -> Renderer:
+    """Start an engine on the embedded policy; returns what renders its prompts.
 
-    Args:
-        engine: not started.
-        path: of the policy, one that ships or a folder.
-        ends: whether its stop tokens end a completion.
+    ``ends``: whether its stop tokens end a completion.
     """
-    policy, renderer = load_policy(PolicyConfig(path=path, **SIZES), seed=0)
+    policy, renderer = load_policy(PolicyConfig(path=EMBEDDED, **SIZES), seed=0)
     stop = stop_token_ids(policy, renderer.tokenizer) if ends else ()
     engine.start(policy.eval(), stop, SIZES["max_model_len"])
     engine.sync(policy, 0)
-    return policy, renderer
+    return renderer
 
 
 def long_tailed(rng: np.random.Generator, median: float, limit: int, spread: float = 0.7) -> int:
