@@ -38,6 +38,8 @@ class RemoteEngine(Engine):
 
     def submit(self, request: Request) -> None:
         """Start a request."""
+        if self.reads_tokens and self.version < 0:
+            raise RuntimeError("the engine has no weights; it has to be synced first")
         self._running[request.id] = self.loop().start_task_soon(self.complete, request)
 
     def step(self) -> list[Any]:

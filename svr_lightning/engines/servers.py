@@ -134,12 +134,6 @@ class ServersEngine(RemoteEngine):
             fault = f"model.engine.folder={self.folder} cannot be written ({reason})"
             raise ConfigError(fault) from error
 
-    def submit(self, request: Request) -> None:
-        """Send a request to the least busy server."""
-        if self.version < 0:
-            raise RuntimeError("the servers have no weights; the engine has to be synced first")
-        super().submit(request)
-
     def connect(self) -> Connections:
         """None is kept open: a server may close an idle one just when it is used again."""
         retries = Retries(tries=2, first_delay=0.5, timeout=self.timeout, patience=self.timeout)

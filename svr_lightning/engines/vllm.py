@@ -35,7 +35,6 @@ EVALUATED_SEQUENCES = 256
 """Most in an evaluation, which uses few of vLLM's 1024; each start captures graphs for all."""
 CPU_BATCHED_TOKENS = 8192
 """Tokens of one engine step on a CPU; a prompt has to fit into what is left of them."""
-_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
 class VLLMEngine(Engine):
@@ -175,13 +174,11 @@ class VLLMEngine(Engine):
 
     def _output(self, result: Any) -> Output:
         (completion,) = result.outputs
-        if completion.finish_reason not in _REASONS:
-            raise RuntimeError(f"vLLM ended a completion with {completion.finish_reason!r}")
         return Output(
             id=int(result.request_id),
             token_ids=tuple(completion.token_ids),
             logprobs=tuple(completion.logprobs.logprobs),
-            finish_reason=_REASONS[completion.finish_reason],
+            finish_reason=FinishReason(completion.finish_reason),
             version=self.version,
         )
 
