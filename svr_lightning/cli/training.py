@@ -67,7 +67,7 @@ class Layer(jsonargparse.ActionConfigFile):  # type: ignore[name-defined,misc]
             super().__call__(parser, cfg, values, option_string)
         except (ArgumentError, KeyError, OSError, TypeError, ValueError) as error:
             where = f"{values}: " if file else ""
-            raise ConfigError(f"{where}{explain(error) or _refusal(error, parser)}") from error
+            raise ConfigError(f"{where}{_refusal(error, parser)}") from error
 
 
 class _Loader(yaml.SafeLoader):
@@ -166,8 +166,7 @@ class SVRCommandLine(LightningCLI):
         try:
             super().parse_arguments(parser, args)
         except ArgumentError as error:
-            found = explain(error) or _refusal(error, self._parser(self._command))
-            raise ConfigError(found) from error
+            raise ConfigError(_refusal(error, self._parser(self._command))) from error
         seed = self.config[self._command].seed_everything
         require(0 <= seed < 2**32, f"seed_everything={seed} must lie between 0 and {2**32 - 1}")
 
@@ -186,9 +185,8 @@ class SVRCommandLine(LightningCLI):
             config.verbose = False  # the table of results comes instead
         if self._server_has_the_policy():
             kept = {name: config.trainer[name] for name in _KEPT_FOR_A_SERVER}
-            config.trainer = Namespace(**kept, accelerator="cpu", devices=1, callbacks=[])  # type: ignore[no-untyped-call]
-            config.trainer.enable_model_summary = False
-            config.trainer.enable_progress_bar = False
+            off = {"callbacks": [], "enable_model_summary": False, "enable_progress_bar": False}
+            config.trainer = Namespace(**kept, **off, accelerator="cpu", devices=1)  # type: ignore[no-untyped-call]
             self.save_config_callback = None
 
     def _take_questions(self, config: Namespace) -> None:
@@ -216,7 +214,7 @@ class SVRCommandLine(LightningCLI):
         try:
             super().instantiate_classes()
         except (ValueError, TypeError) as error:
-            raise ConfigError(explain(error) or of_parser(error)) from error
+            raise ConfigError(of_parser(error)) from error
         config = self.config[self.subcommand].as_dict()
         config.pop("config", None)
         self.model.run_config = json.loads(to_json(config))
@@ -224,7 +222,7 @@ class SVRCommandLine(LightningCLI):
     def before_fit(self) -> None:
         """Refuse a new run in the folder of another: it would overwrite logs and policy."""
         root = Path(self.trainer.default_root_dir)
-        if self._checkpoint() is None:
+        if self._ckpt_path is None:
             found = [*_checkpoints(self.trainer), *(p for p in [root / "policy"] if p.exists())]
             require(
                 not found,
@@ -236,7 +234,7 @@ class SVRCommandLine(LightningCLI):
         """Name the run's checkpoint and policy, and the next command."""
         root = Path(self.trainer.default_root_dir)
         left = [("last checkpoint", path) for path in _checkpoints(self.trainer)[-1:]]
-        left += [("policy", path) for path in [root / "policy"] if path.is_dir()]
+        left += [("policy", str(path)) for path in [root / "policy"] if path.is_dir()]
         for name, path in left:
             rank_zero_info(f"{name}: {path}")
         judged = root / "eval" / "after"
@@ -245,14 +243,13 @@ class SVRCommandLine(LightningCLI):
             rank_zero_info(f"next: {program()} report {method}={judged} --out {out}")
 
     def before_validate(self) -> None:
-        """Refuse ``--ckpt_path`` if there is no such checkpoint."""
-        path = self._checkpoint()
+        """Refuse ``--ckpt_path`` if there is no checkpoint, or if a server has the policy."""
         require(
-            path is None or not self._server_has_the_policy(),
+            self._ckpt_path is None or not self._server_has_the_policy(),
             "--ckpt_path: model.engine is a server, which has weights of its own; leave one out",
         )
         require(
-            path != "last" or bool(_checkpoints(self.trainer)),
+            self._ckpt_path != "last" or bool(_checkpoints(self.trainer)),
             f"--ckpt_path last: there is no checkpoint under {self.trainer.default_root_dir}; give "
             "the run's --trainer.default_root_dir, or a file",
         )
@@ -260,45 +257,27 @@ class SVRCommandLine(LightningCLI):
     before_test = before_predict = before_export = before_validate
 
     def after_validate(self) -> None:
-        """Show the results that the evaluation wrote."""
-        file = Path(self.trainer.default_root_dir) / "eval" / self._command / RESULTS
-        if self.trainer.is_global_zero and file.is_file():
-            print_results(file)
+        """Show the results that the evaluation wrote, or without references name its samples."""
+        folder = Path(self.trainer.default_root_dir) / "eval" / self._command
+        if self.trainer.is_global_zero and (folder / RESULTS).is_file():
+            print_results(folder / RESULTS)
+        elif self.trainer.is_global_zero and (folder / SAMPLES).is_file():
+            print(folder / SAMPLES)
 
-    after_test = after_validate
+    after_test = after_predict = after_validate
 
-    def after_predict(self) -> None:
-        """Print the file of the answers."""
-        file = Path(self.trainer.default_root_dir) / "eval" / "predict" / SAMPLES
-        if self.trainer.is_global_zero and file.is_file():
-            print(file)
-
-    def _checkpoint(self) -> str | None:
-        """What ``--ckpt_path`` names, or None.
-
-        Raises:
-            ConfigError: if there is no such file.
-        """
-        path: str | None = self.config_init[self.subcommand].get("ckpt_path")
-        require(
-            path in (None, "last") or Path(str(path)).exists(),
-            f"--ckpt_path {path}: there is no such file; give a checkpoint, or last",
-        )
+    @property
+    def _ckpt_path(self) -> str | None:
+        path: str | None = self.config_init[self._command].ckpt_path
         return path
 
     def _parse_ckpt_path(self) -> None:
         """Configuration files and flags win over the hyperparameters in a checkpoint."""
 
 
-def _checkpoints(trainer: SVRTrainer) -> list[Path]:
+def _checkpoints(trainer: SVRTrainer) -> list[str]:
     """The checkpoints that ``last`` may mean: files, or folders of a sharded strategy."""
-    return [
-        path
-        for saver in trainer.savers
-        for path in sorted(
-            Path(str(saver.dirpath)).glob(f"{saver.CHECKPOINT_NAME_LAST}*{saver.FILE_EXTENSION}")
-        )
-    ]
+    return [p for saver in trainer.savers for p in sorted(saver._find_last_checkpoints(trainer))]
 
 
 _KEPT_FOR_A_SERVER = ("default_root_dir", "logger", "limit_val_batches", "limit_test_batches")

@@ -57,7 +57,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
         """Read a checkpoint after checking all of it.
 
         Raises:
-            ConfigError: if it is missing, a folder or damaged.
+            ConfigError: if it is a folder or damaged.
         """
         target = Path(path)
         require(
@@ -65,7 +65,6 @@ class DurableCheckpointIO(TorchCheckpointIO):
             f"checkpoint {target} is a folder, as DeepSpeed writes it; use the strategy that "
             "wrote it, or the exported policy/ with model.policy.path",
         )
-        require(target.is_file(), f"checkpoint {target} does not exist; check --ckpt_path")
         try:
             # torch writes zip archives with a checksum per tensor, and does not compare it itself.
             with ZipFile(target) as archive:
@@ -149,7 +148,6 @@ def check(folder: Path, ranks: int | None) -> None:
     Raises:
         ConfigError: if it is not one, or was written by another number of processes.
     """
-    require(folder.exists(), f"checkpoint {folder} does not exist; check --ckpt_path")
     require(
         (folder / TAG).exists(),
         f"checkpoint {folder} was not written under DeepSpeed; resume with the strategy that "

@@ -162,7 +162,7 @@ class SVRDeepSpeedStrategy(DeepSpeedStrategy):
         """Read weights, reference, and in training this process's share of the optimizer.
 
         Raises:
-            ConfigError: if it is missing, damaged, or of another number of processes.
+            ConfigError: if it is damaged, or of another number of processes.
         """
         assert self.lightning_module is not None
         training = self.lightning_module.trainer.state.fn == "fit"

@@ -251,16 +251,20 @@ class SVRTrainer(Trainer):
             return
         super().save_checkpoint(filepath, *args, **kwargs)
 
-    def _run(self, *args: Any, **kwargs: Any) -> Any:
+    def _run(self, model: Any, ckpt_path: Any = None, weights_only: bool | None = None) -> Any:
         """Errors of one process end all; an interrupted training says how to resume."""
         try:
             with failing_together(self), self._finishing_updates():
-                # Faults of data and policy are found before loggers and callbacks write files.
+                # Faults of checkpoint, data and policy are found before anything writes files.
+                require(
+                    ckpt_path is None or Path(ckpt_path).exists(),
+                    f"checkpoint {ckpt_path} does not exist; give --ckpt_path another, or last",
+                )
                 if (data := getattr(self, "datamodule", None)) is not None:
                     data.setup(self.state.fn)
                 if (read := getattr(self.lightning_module, "read_policy", None)) is not None:
                     read()
-                return super()._run(*args, **kwargs)
+                return super()._run(model, ckpt_path, weights_only)
         except KeyboardInterrupt:
             if self.state.fn == "fit":
                 self._save_interrupted()
@@ -300,16 +304,15 @@ class SVRTrainer(Trainer):
         Other processes may be anywhere, so that the first one saves alone; DeepSpeed cannot.
         """
         shared = self.world_size > 1 and isinstance(self.strategy, DeepSpeedStrategy)
+        trial: bool = self.fast_dev_run  # type: ignore[attr-defined]
         state, savers = self.fit_loop.resumable, self.savers
-        if state is None or self.fit_loop.within_rollout or shared or not savers:
+        if trial or shared or not savers or state is None or self.fit_loop.within_rollout:
             return
         saver = savers[0]
         path = Path(str(saver.dirpath)) / f"{saver.CHECKPOINT_NAME_LAST}{saver.FILE_EXTENSION}"
         saver.last_model_path = str(path)
         self.fit_loop.load_state_dict(state)
-        if not self.fast_dev_run:  # type: ignore[attr-defined]
-            checkpoint = self._checkpoint_connector.dump_checkpoint(False)
-            self.strategy.save_checkpoint(checkpoint, path)
+        self.strategy.save_checkpoint(self._checkpoint_connector.dump_checkpoint(False), path)
 
     def _resume_hint(self) -> str:
         """How to resume an interrupted run."""

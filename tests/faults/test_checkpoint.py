@@ -23,6 +23,7 @@ from svr_lightning.training.checkpoint import (
     remove,
     replacing,
 )
+from tests import small_fit
 from tests.commands import SMALL, refused
 from tests.limits import files_no_longer_than
 
@@ -250,6 +251,10 @@ def test_resuming_from_a_damaged_checkpoint_is_one_line_and_changes_nothing(save
     assert saved.read_bytes() == before
 
 
+def resumed(path: Path) -> None:
+    small_fit.trainer(path.parent).fit(small_fit.module(), small_fit.data(), ckpt_path=path)
+
+
 def test_a_checkpoint_of_another_kind_or_number_of_processes_is_named(tmp_path):
     single, shards = tmp_path / "single.ckpt", tmp_path / "shards.ckpt"
     io = DurableCheckpointIO()
@@ -258,8 +263,7 @@ def test_a_checkpoint_of_another_kind_or_number_of_processes_is_named(tmp_path):
     Shards().save(1, shards)
     check(shards, None)
     for message, read in (
-        ("does not exist; check --ckpt_path", lambda: io.load_checkpoint(tmp_path / "nowhere")),
-        ("does not exist; check --ckpt_path", lambda: check(tmp_path / "nowhere", 2)),
+        ("nowhere does not exist; give --ckpt_path anot", lambda: resumed(tmp_path / "nowhere")),
         ("is a folder, as DeepSpeed writes it; use the", lambda: io.load_checkpoint(shards)),
         ("was not written under DeepSpeed", lambda: check(single, 2)),
         ("optimizer of 2 processes, and this run has 4", lambda: check(shards, 4)),
