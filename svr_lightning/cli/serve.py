@@ -146,14 +146,15 @@ def _controller(options: argparse.Namespace) -> Controller:
 
 def _rule(options: argparse.Namespace) -> tuple[StopRule, Certificate | None]:
     """The rule of the options, of the certificate, or of the policy's folder; the certificate."""
-    if options.threshold is not None:
-        require(options.certificate is None, _SETS)
-        return Confident(threshold=options.threshold), None
+    found: Certificate | Confident | None = None
     if options.certificate is not None:
-        require(options.max_turns is None, _SETS)
-        found: Certificate | Confident | None = Certificate.read(options.certificate)
-    else:
-        found = None if options.policy is None else read_operating_point(options.policy)
+        alone = options.threshold is None and options.max_turns is None
+        require(alone, "--certificate sets rule, threshold and T_max; leave out their options")
+        found = Certificate.read(options.certificate)
+    elif options.threshold is not None:
+        return Confident(threshold=options.threshold), None
+    elif options.policy is not None:
+        found = read_operating_point(options.policy)
     if not isinstance(found, Certificate) or options.max_turns is not None:
         rule = found.rule if isinstance(found, Certificate) else found or Confident()
         if found is not None:
@@ -164,9 +165,6 @@ def _rule(options: argparse.Namespace) -> tuple[StopRule, Certificate | None]:
     require(not other, f"the certificate promises nothing for {', '.join(other)}")
     print(f"certificate {found.id}: {found.rule}; {', '.join(found.promises)}")
     return found.rule, found
-
-
-_SETS = "--certificate sets rule, threshold and T_max; leave out the options for them"
 
 
 def _replaced(*_: Any) -> Any:

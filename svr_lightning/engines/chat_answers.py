@@ -95,7 +95,9 @@ def read_completion(answer: Any, key: str | None = None) -> RemoteCompletion:
         found = convert(answer, _Answer)
         choice, message = found.choices[0], found.choices[0].message
         pieces = list(_pieces(message.content))
-        refusal = "".join(_refusals(message))
+        parts = message.content if isinstance(message.content, list) else []
+        said = [message.refusal, *(part.get("refusal") for part in parts if isinstance(part, dict))]
+        refusal = "".join(text for text in said if isinstance(text, str))
         aside = message.reasoning_content or message.reasoning or message.thinking
         thoughts = [(True, text) for _, text in _pieces(aside)]
     except (ValueError, RecursionError) as error:
@@ -123,15 +125,6 @@ def read_completion(answer: Any, key: str | None = None) -> RemoteCompletion:
     if called and not completion.text:
         raise ServerError("the model calls a tool, and none was offered", status=200)
     return completion
-
-
-def _refusals(message: _Message) -> Iterator[str]:
-    """What a refusal says, in a field or in parts of its own."""
-    parts = message.content if isinstance(message.content, list) else []
-    for part in [{"refusal": message.refusal}, *parts]:
-        text = part.get("refusal") if isinstance(part, dict) else None
-        if isinstance(text, str):
-            yield text
 
 
 def _pieces(content: Any, thought: bool = False) -> Iterator[tuple[bool, str]]:

@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
@@ -22,6 +21,7 @@ from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.engines.vllm_process import prepare_environment, process_named, processes
 from svr_lightning.engines.vllm_weights import is_tied, load_weights
 from svr_lightning.errors import ConfigError, require
+from svr_lightning.files import write_file
 
 RELEASE = "0.32"
 """The only supported release of vLLM."""
@@ -156,7 +156,7 @@ class VLLMEngine(Engine):
             return []
         with self._eager():
             finished = self._llm.llm_engine.step()
-        outputs = [self._output(result) for result in finished if result.finished]
+        outputs = [self._output(result) for result in finished]
         self._running -= {str(output.id) for output in outputs}
         return outputs
 
@@ -235,10 +235,7 @@ def config_folder(config: Any) -> Path:
     cache = Path(os.environ.get("VLLM_CACHE_ROOT", f"{home}/vllm")).expanduser()
     content = config.to_json_string(use_diff=False)
     folder = cache / "svr_lightning" / hashlib.sha256(content.encode()).hexdigest()[:16]
-    folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder) as aside:  # other processes may read it meanwhile
-        config.save_pretrained(aside)
-        os.replace(Path(aside) / "config.json", folder / "config.json")
+    write_file(folder / "config.json", [config.to_json_string()])
     return folder
 
 
