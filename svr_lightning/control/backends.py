@@ -117,7 +117,6 @@ class EngineBackend(Backend):
         self._orders = queue.SimpleQueue[tuple[Request, Future[Output]] | int | None]()
         """What joins the batch at the next step, or the number of what leaves it; None is the end.
         """
-        self._ends = False
         self._numbers = count()
 
     def start(self) -> None:
@@ -157,11 +156,11 @@ class EngineBackend(Backend):
     # --- in the thread ---------------------------------------------------------------------------
 
     def _work(self) -> None:
-        running: dict[int, Future[Output]] = {}
+        running, goes_on = dict[int, Future[Output]](), True
         with self._sampling:
-            while not self._ends:
+            while goes_on:
                 try:
-                    self._follow_orders(running)
+                    goes_on = self._follow_orders(running)
                     outputs = self._engine.step()
                 except Exception as error:  # out of memory, say: other requests may fit
                     self._engine.cancel()
@@ -173,13 +172,13 @@ class EngineBackend(Backend):
                         running.pop(output.id).set_result(output)
         self._fail(running, "the server is shutting down")
 
-    def _follow_orders(self, running: dict[int, Future[Output]]) -> None:
-        """Submit what was ordered and drop what was cancelled."""
-        while not self._ends and not (running and self._orders.empty()):
+    def _follow_orders(self, running: dict[int, Future[Output]]) -> bool:
+        """Submit what was ordered and drop what was cancelled. False is the end."""
+        while not (running and self._orders.empty()):
             order = self._orders.get()
             if order is None:
-                self._ends = True
-            elif isinstance(order, int):
+                return False
+            if isinstance(order, int):
                 if running.pop(order, None):
                     self._engine.drop(order)
             else:
@@ -187,6 +186,7 @@ class EngineBackend(Backend):
                 if future.set_running_or_notify_cancel():  # from now on it cannot be cancelled
                     running[request.id] = future
                     self._engine.submit(request)
+        return True
 
     def _fail(self, running: dict[int, Future[Output]], reason: str) -> None:
         self.fault = reason

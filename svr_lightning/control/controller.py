@@ -76,18 +76,16 @@ def read_reply(reply: Any) -> AnyCompletion:
             reply = read_completion(reply.model_dump() if hasattr(reply, "model_dump") else reply)
         except ServerError as error:
             if error.status == 200 and error.temporary:
-                error.args = (f"the client returned {kind}: {error}. {_TAKEN}",)
+                error.args = (
+                    f"the client returned {kind}: {error}. Return text, text and whether it was "
+                    "cut off, a chat completion of the OpenAI SDK, of LiteLLM or as a mapping, or "
+                    "an httpx response",
+                )
             raise
     found: AnyCompletion = reply
     if len(found.text) > LONGEST_TEXT:
         return replace(found, text=found.text[:LONGEST_TEXT], finish_reason=FinishReason.LENGTH)
     return found
-
-
-_TAKEN = (
-    "Return text, text and whether it was cut off, a chat completion of the OpenAI SDK, of LiteLLM "
-    "or as a mapping, or an httpx response"
-)
 
 
 def refused(error: Exception) -> str | None:
@@ -96,9 +94,8 @@ def refused(error: Exception) -> str | None:
     Another one may be answered: its prompt may be shorter, or pass a filter of content.
     """
     response = getattr(error, "response", None)
-    statuses = [getattr(error, name, None) for name in ("status", "status_code")]
-    statuses.append(getattr(response, "status_code", None))
-    if not any(status in (400, 413, 422) for status in statuses):
+    named = (error, "status"), (error, "status_code"), (response, "status_code")
+    if not any(getattr(one, name, None) in (400, 413, 422) for one, name in named):
         return None
     message, _, _ = error_in(getattr(response, "content", b"") or str(error).encode())
     return message or one_line(error)

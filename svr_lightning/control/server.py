@@ -95,10 +95,10 @@ class ChatServer:
         key: str | None = None,
         origins: Collection[str] = (),
     ) -> None:
+        limits = limits or Limits()
         self._policy, self._model, self._key = policy, model, key
-        self.limits, self._origins = limits or Limits(), list(origins)
-        applied = {"scores_of": policy.scores_of, "seconds": self.limits.seconds}
-        self._controller = replace(controller, **applied)  # type: ignore[arg-type]
+        self.limits, self._origins = limits, list(origins)
+        self._controller = replace(controller, scores_of=policy.scores_of, seconds=limits.seconds)
         self._listed = {"id": model, "object": "model", "created": 0, "owned_by": "svr_lightning"}
         self._numbers = count()
         self.running = 0
@@ -160,8 +160,7 @@ class ChatServer:
             raise ServerError(f"Host {one_line(host)!r} is not this machine; use a key", 403)
         own = origin is None or origin in self._origins or origin.partition("://")[2] == host
         if not own:
-            message = f"Origin {one_line(origin)!r} is not allowed; see --allow-origin"
-            raise ServerError(message, 403)
+            raise ServerError(f"Origin {one_line(origin)!r} is refused; see --allow-origin", 403)
 
     # --- chat ------------------------------------------------------------------------------------
 
@@ -243,8 +242,7 @@ class ChatServer:
         if not self._policy.fits(controller.first_prompt(chat.question, chat.context)):
             raise ServerError("messages: too long for the policy's prompt", 400)
         if controller.at_once > 1 and not chat.temperature:
-            message = "temperature: must be above 0, or samples would all be the same"
-            raise ServerError(message, 400)
+            raise ServerError("temperature: must be above 0, else all samples are the same", 400)
         async with self._policy.room:
             result = await controller.solve_async(chat.question, context=chat.context)
         if not (result.turns or result.refusal):

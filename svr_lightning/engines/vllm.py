@@ -27,14 +27,12 @@ RELEASE = "0.32"
 """The only supported release of vLLM."""
 LOGPROBS_MODE = "processed_logprobs"
 """Log-probabilities are then at the sampling temperature."""
-CPU_CACHE_BYTES = 256 * 2**20
-"""KV cache on a CPU, where a share of the memory would be that of the whole machine."""
+CPU_BATCHED_TOKENS = 8192
+"""Tokens of one engine step on a CPU; a prompt has to fit into what is left of them."""
 MOST_SEQUENCES = 1024
 """Most completions that run at the same time in a training."""
 EVALUATED_SEQUENCES = 256
 """Most in an evaluation, which uses few of vLLM's 1024; each start captures graphs for all."""
-CPU_BATCHED_TOKENS = 8192
-"""Tokens of one engine step on a CPU; a prompt has to fit into what is left of them."""
 
 
 class VLLMEngine(Engine):
@@ -259,7 +257,7 @@ def defaults(
     if on_cpu:
         arguments |= {
             "enforce_eager": True,
-            "kv_cache_memory_bytes": CPU_CACHE_BYTES,
+            "kv_cache_memory_bytes": 256 * 2**20,  # a share would be one of the machine's memory
             # A prompt read in parts rewinds its request's generator, and a CPU's cannot be.
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(CPU_BATCHED_TOKENS, max_model_len),
