@@ -15,13 +15,13 @@ Shapes: C clusters, G thresholds.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from svr_lightning.analysis.intervals import cluster_sums
+from svr_lightning.analysis.operating_point import Promise
 from svr_lightning.analysis.replay import replay
 from svr_lightning.analysis.table import Bools, Floats, TurnTable, pool
 from svr_lightning.core.stopping import Confident
@@ -30,9 +30,6 @@ from svr_lightning.errors import ConfigError
 STARTS = 4
 """Number of thresholds, evenly spaced over the grid, among which delta is divided at first."""
 _BETS = np.arange(1, 21) / 20
-Name = Literal["pse", "wrong_accepted", "wrong", "tokens"]
-_WORST = {"pse": "early", "wrong_accepted": "accepted"}
-"""The rate of answers that count against a promise if all are wrong; for other promises, all do."""
 
 
 # --- what rules do ------------------------------------------------------------------------------
@@ -68,6 +65,41 @@ class Replayed:
             "wrong_accepted": found["wrong_accepted"] / accepted if accepted else math.nan
         }
 
+    def losses(self, promise: Promise) -> Floats:
+        """[C] losses in [0, bound], whose mean is above the limit if the promise is violated.
+
+        For ``wrong_accepted``, a ratio of two means, these are wrong + limit (1 - accepted):
+        E wrong <= limit E accepted is the promise.
+        """
+        if promise.name == "wrong_accepted":
+            rest = promise.limit * (1 - self.columns["accepted"])
+            return np.minimum(self.columns["wrong_accepted"] + rest, 1.0)  # rounding
+        return self.columns[promise.name]
+
+    def p_value(self, promise: Promise) -> float:
+        """P-value of "the promise is violated": exact for problems, a betting test for clusters."""
+        if counts := self._counts(promise):
+            return binomial_cdf(*counts, promise.limit)
+        return mean_p_value(self.losses(promise), promise.limit, promise.bound)
+
+    def drift_p_value(self, promise: Promise) -> float:
+        """P-value of "the promise still holds" on new problems: small if they violate it."""
+        if counts := self._counts(promise):
+            failures, n = counts
+            return binomial_cdf(n - failures, n, 1 - promise.limit)
+        kept = promise.bound - self.losses(promise)
+        return mean_p_value(kept, promise.bound - promise.limit, promise.bound)
+
+    def _counts(self, promise: Promise) -> tuple[int, int] | None:
+        """Failures and trials, if they follow a binomial distribution."""
+        if not self.single or promise.name == "tokens":
+            return None
+        if promise.name == "wrong_accepted":  # given which answers are accepted
+            accepted = self.columns["accepted"].sum()
+            return round(self.columns["wrong_accepted"].sum()), round(accepted)
+        losses = self.losses(promise)
+        return round(losses.sum()), len(losses)
+
 
 def replay_rules(
     tables: Mapping[str, TurnTable], rules: Iterable[Confident], max_turns: int
@@ -91,67 +123,6 @@ def replay_rules(
         columns |= {"turns": found["turns"], "tokens": found["total_tokens"]}
         points.append(Replayed.of(rule, columns, table.cluster))
     return points
-
-
-# --- promises -----------------------------------------------------------------------------------
-
-
-class Promise(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The mean loss of new problems is at most ``limit``, and the tests of it."""
-
-    name: Name
-    """A rate of :class:`Replayed`; ``wrong`` is 1 minus the accuracy."""
-    limit: float
-    bound: float = 1.0
-    """Upper bound of a problem's loss, known in advance: for tokens, T_max x model length."""
-
-    def __str__(self) -> str:
-        return f"{self.name} at most {self.limit:g}"
-
-    def losses(self, point: Replayed) -> Floats:
-        """[C] losses in [0, bound], whose mean is above the limit if the promise is violated.
-
-        For ``wrong_accepted``, a ratio of two means, these are wrong + limit (1 - accepted):
-        E wrong <= limit E accepted is the promise.
-        """
-        if self.name == "wrong_accepted":
-            rest = self.limit * (1 - point.columns["accepted"])
-            return np.minimum(point.columns["wrong_accepted"] + rest, 1.0)  # rounding
-        return point.columns[self.name]
-
-    def can_be_broken(self, rates: Mapping[str, float]) -> bool:
-        """Whether a rule with these rates would violate it if every answer were wrong.
-
-        Otherwise it promises nothing: with T_max = 1, for example, nothing stops early.
-        """
-        if self.name == "tokens":
-            return self.limit < self.bound
-        least = self.limit if self.name == "pse" else 0.0
-        return self.name not in _WORST or rates[_WORST[self.name]] > least
-
-    def p_value(self, point: Replayed) -> float:
-        """P-value of "the promise is violated": exact for problems, a betting test for clusters."""
-        if counts := self._counts(point):
-            return binomial_cdf(*counts, self.limit)
-        return mean_p_value(self.losses(point), self.limit, self.bound)
-
-    def drift_p_value(self, point: Replayed) -> float:
-        """P-value of "the promise still holds" on new problems: small if they violate it."""
-        if counts := self._counts(point):
-            failures, n = counts
-            return binomial_cdf(n - failures, n, 1 - self.limit)
-        kept = self.bound - self.losses(point)
-        return mean_p_value(kept, self.bound - self.limit, self.bound)
-
-    def _counts(self, point: Replayed) -> tuple[int, int] | None:
-        """Failures and trials, if they follow a binomial distribution."""
-        if not point.single or self.name == "tokens":
-            return None
-        if self.name == "wrong_accepted":  # given which answers are accepted
-            accepted = point.columns["accepted"].sum()
-            return round(point.columns["wrong_accepted"].sum()), round(accepted)
-        losses = self.losses(point)
-        return round(losses.sum()), len(losses)
 
 
 # --- p-values -----------------------------------------------------------------------------------
@@ -234,7 +205,7 @@ def candidates_of(
     """
     points = sorted(points, key=lambda point: -point.rule.threshold)
     p_values: list[dict[str, float]] = [
-        {one.name: one.p_value(point) for one in promises} for point in points
+        {one.name: point.p_value(one) for one in promises} for point in points
     ]
     levels = start_levels(promises, len(points), delta)
     certified, tried = sequential_test([max(each.values()) for each in p_values], levels)

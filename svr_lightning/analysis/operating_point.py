@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, convert, field
 
-from svr_lightning.analysis.certificates import Promise
 from svr_lightning.core.stopping import Confident, StopRule, rule_from_config
 from svr_lightning.errors import ConfigError, faults_of, field_error, one_line, require
 from svr_lightning.files import write_json
@@ -23,6 +22,33 @@ SCHEMA_VERSION: Literal[2] = 2
 """Version of a certificate's file; another one is refused."""
 _OWN = "threshold"
 """The field that an operating point has beside those of its certificate."""
+
+Name = Literal["pse", "wrong_accepted", "wrong", "tokens"]
+_WORST = {"pse": "early", "wrong_accepted": "accepted"}
+"""The rate of answers that count against a promise if all are wrong; for other promises, all do."""
+
+
+class Promise(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The mean loss of new problems is at most ``limit``."""
+
+    name: Name
+    """A rate of :class:`~svr_lightning.analysis.certificates.Replayed`."""
+    limit: float
+    bound: float = 1.0
+    """Upper bound of a problem's loss, known in advance: for tokens, T_max x model length."""
+
+    def __str__(self) -> str:
+        return f"{self.name} at most {self.limit:g}"
+
+    def can_be_broken(self, rates: Mapping[str, float]) -> bool:
+        """Whether a rule with these rates would violate it if every answer were wrong.
+
+        Otherwise it promises nothing: with T_max = 1, for example, nothing stops early.
+        """
+        if self.name == "tokens":
+            return self.limit < self.bound
+        least = self.limit if self.name == "pse" else 0.0
+        return self.name not in _WORST or rates[_WORST[self.name]] > least
 
 
 class _Chosen(Struct, frozen=True):

@@ -33,8 +33,6 @@ from rich.text import Text
 import svr_lightning
 from svr_lightning.analysis.certificates import (
     Candidate,
-    Name,
-    Promise,
     Replayed,
     candidates_of,
     cheapest,
@@ -47,6 +45,8 @@ from svr_lightning.analysis.logs import read_recording
 from svr_lightning.analysis.operating_point import (
     SCHEMA_VERSION,
     Certificate,
+    Name,
+    Promise,
     weights_digest,
     write_operating_point,
 )
@@ -263,7 +263,7 @@ def _measure(
     found: dict[str, dict[str, float]] = {}
     rows = []
     for one in promises:
-        rate, p_value = point.rates[one.name], one.drift_p_value(point)
+        rate, p_value = point.rates[one.name], point.drift_p_value(one)
         found[one.name] = {"limit": one.limit, "rate": rate, "p_value_if_kept": p_value}
         rows.append((one.name, number(one.limit), _rate(point.rates, one.name), f"{p_value:.3g}"))
     heads = ("promise", "at most", f"here, {_sizes(tables)[0]} problems", "p-value if kept")

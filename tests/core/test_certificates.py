@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 
 from svr_lightning.analysis.certificates import (
-    Promise,
     Replayed,
     binomial_cdf,
     candidates_of,
@@ -18,6 +17,7 @@ from svr_lightning.analysis.certificates import (
     sequential_test,
     start_levels,
 )
+from svr_lightning.analysis.operating_point import Promise
 from svr_lightning.core.stopping import Confident
 from tests.trajectories import record, turn_tables
 
@@ -64,11 +64,11 @@ def test_the_bet_on_a_mean_is_worked_out_by_hand():
 def test_the_risk_of_accepted_answers_is_tested_given_how_many_there_are():
     seen = point([1] * 20 + [0] * 80, [1] * 2 + [0] * 18 + [1] * 80)
     promise = Promise(name="wrong_accepted", limit=0.3)
-    assert promise.p_value(seen) == pytest.approx(stats.binom.cdf(2, 20, 0.3))
-    assert Promise(name="pse", limit=0.3).p_value(seen) == pytest.approx(
+    assert seen.p_value(promise) == pytest.approx(stats.binom.cdf(2, 20, 0.3))
+    assert seen.p_value(Promise(name="pse", limit=0.3)) == pytest.approx(
         stats.binom.cdf(2, 100, 0.3)
     )
-    assert promise.p_value(point([0] * 50, [1] * 50)) == 1.0  # nothing accepted, nothing known
+    assert point([0] * 50, [1] * 50).p_value(promise) == 1.0  # nothing accepted, nothing known
 
 
 def test_a_promise_that_nothing_could_break_is_empty():
@@ -98,9 +98,9 @@ def test_thresholds_at_which_no_answer_can_break_a_promise_are_never_chosen():
 def test_in_clusters_a_refused_answer_counts_as_the_limit():
     # Clusters: both right and accepted; one accepted and wrong, one refused; both refused.
     seen = point([1, 1, 1, 0, 0, 0], [0, 0, 1, 0, 1, 1], [0, 0, 1, 1, 2, 2])
-    losses = Promise(name="wrong_accepted", limit=0.2).losses(seen)
+    losses = seen.losses(Promise(name="wrong_accepted", limit=0.2))
     assert losses == pytest.approx([0.0, 0.5 + 0.1, 0.2])
-    assert Promise(name="wrong", limit=0.2).losses(seen) == pytest.approx([0.0, 0.5, 1.0])
+    assert seen.losses(Promise(name="wrong", limit=0.2)) == pytest.approx([0.0, 0.5, 1.0])
 
 
 def test_copies_of_each_problem_certify_no_more_than_the_problem_alone():
@@ -111,7 +111,7 @@ def test_copies_of_each_problem_certify_no_more_than_the_problem_alone():
             cluster = np.repeat(np.arange(160), copies).tolist()
             accepted, wrong = [1] * 120 * copies + [0] * 40 * copies, [1] * 50 * copies
             seen = point(accepted, wrong + [0] * (160 * copies - len(wrong)), cluster)
-            p_values.append(promise.p_value(seen))
+            p_values.append(seen.p_value(promise))
         assert p_values[0] <= p_values[1]  # exact for single problems
         assert p_values[1] == pytest.approx(p_values[2])
 
@@ -121,11 +121,11 @@ def test_drift_is_found_where_new_problems_break_the_promise():
     for cluster in (None, [k // 2 for k in range(200)]):
         good = point([1] * 200, [1] * 16 + [0] * 184, cluster)
         bad = point([1] * 200, [1] * 60 + [0] * 140, cluster)
-        assert promise.drift_p_value(good) > 0.5
-        assert promise.drift_p_value(bad) < 1e-5
+        assert good.drift_p_value(promise) > 0.5
+        assert bad.drift_p_value(promise) < 1e-5
     # P(Bin(200, 0.1) >= 30), by scipy
     seen = point([1] * 200, [1] * 30 + [0] * 170)
-    assert promise.drift_p_value(seen) == pytest.approx(stats.binom.sf(29, 200, 0.1))
+    assert seen.drift_p_value(promise) == pytest.approx(stats.binom.sf(29, 200, 0.1))
 
 
 def test_delta_is_shared_among_evenly_spaced_starts():
