@@ -20,7 +20,7 @@ from svr_lightning.core.losses import LossSpec
 from svr_lightning.engines.base import Engine
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.tiny.problems import generate
+from svr_lightning.training.sources import DataSource, load_problems
 
 GROUP, HORIZON, TEMPERATURE, MAX_TOKENS, LENGTH_SCALE = 8, 3, 0.9, 96, 256
 LR, WEIGHT_DECAY, BETAS, CLIP = 6e-4, 0.1, (0.9, 0.95), 2.0
@@ -91,8 +91,8 @@ def main() -> None:
     reference = AutoModelForCausalLM.from_pretrained(folder).requires_grad_(False)
     engine, renderer = make_engine(policy, tokenizer)
     optimizer = make_optimizer(policy)
-    task = svr.get_task("countdown")
-    problems = [task.from_row(row) for row in generate("train")]
+    source = DataSource(name="train", task="countdown", path="embedded:countdown-tiny")
+    problems = load_problems(source)
     for step in range(options.steps):
         first = step * options.problems
         batch = problems[first : first + options.problems]

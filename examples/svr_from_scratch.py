@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from svr_lightning import Problem, get_task
-from svr_lightning.tiny.problems import generate
+from svr_lightning.training.sources import DataSource, load_problems
 
 GROUP, HORIZON = 8, 3  # G trajectories per problem, T_tr turns each
 MAX_TURNS, THRESHOLD = 10, 0.85  # T_max and gamma: only inference stops early
@@ -263,17 +263,17 @@ def main() -> None:
     policy = AutoModelForCausalLM.from_pretrained(folder)
     reference = copy.deepcopy(policy).requires_grad_(False)
     optimizer = make_optimizer(policy)
-    problems = [TASK.from_row(row) for row in generate("train")]
+    tiny = {"task": "countdown", "path": "embedded:countdown-tiny"}
+    problems = load_problems(DataSource(name="train", **tiny))
     for step in range(steps):
         chosen = problems[step * PROBLEMS : (step + 1) * PROBLEMS]
         seen, _ = train_step(policy, reference, tokenizer, optimizer, chosen, step)
         print(f"step {step + 1}  mean return {fmean(fmean(earned) for _, earned, _ in seen):+.3f}")
 
-    problem = TASK.from_row(generate("test")[0])
+    problem = load_problems(DataSource(name="test", split="test", **tiny))[0]
     print(problem.question)
-    for turn in refine(
-        policy, tokenizer, problem, (steps, problem.id, 0), MAX_TURNS, adaptive=True
-    ):
+    place = (steps, problem.id, 0)
+    for turn in refine(policy, tokenizer, problem, place, MAX_TURNS, adaptive=True):
         print(f"\n{turn.text}\n({'right' if TASK.grade(turn.text, problem) else 'wrong'})")
 
 

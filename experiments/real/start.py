@@ -40,7 +40,7 @@ def main() -> None:
     if options.labelled:
         taught = labelled.documents(options.labelled, options.seed)
         how = {"steps": 94, "rate": 3e-4, "check_weight": labelled.CHECK_WEIGHT}  # two passes
-    train(model, tokenizer, taught, micro_batch=8, report_every=10, **how)
+    train(model, tokenizer, taught, micro_batch=8, **how)
     part = options.out.with_name(options.out.name + ".part")
     save(model, tokenizer, part)
     part.replace(options.out)

@@ -19,18 +19,9 @@ from experiments.warmstart.attempts import Lesson
 from experiments.warmstart.embedded import build_tokenizer, new_model
 from experiments.warmstart.training import save, train
 from svr_lightning.errors import ConfigError
-from svr_lightning.tiny.word_problems import NAMES
 
-TASKS: dict[str, tuple[Any, int, dict[str, Any]]] = {
-    "countdown": (countdown, 4, {"vocabulary": 1200, "largest_number": 200}),
-    "word_problems": (
-        word_problems,
-        3,
-        {"vocabulary": 1700, "largest_number": 99, "words": NAMES},
-    ),
-}
-"""Module with the lessons, layers of the model, and options of
-:func:`~experiments.warmstart.embedded.build_tokenizer`."""
+TASKS: dict[str, Any] = {"countdown": countdown, "word_problems": word_problems}
+"""Modules with the lessons and with what the policy is made of."""
 
 
 def main(arguments: Sequence[str] | None = None) -> list[float]:
@@ -82,10 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
 
 def _from_nothing(options: argparse.Namespace) -> tuple[Any, Any, tuple[Lesson, ...]]:
     """The model and the tokenizer of a policy that ships, and its lessons."""
-    module, layers, own = TASKS[options.task]
-    lessons = module.lessons(options.informative)
-    tokenizer = build_tokenizer(lessons[-1].demonstrations.stream(options.seed), **own)
-    model = new_model(tokenizer, options.seed, layers=layers)
+    task = TASKS[options.task]
+    lessons = task.lessons(options.informative)
+    tokenizer = build_tokenizer(lessons[-1].demonstrations.stream(options.seed), **task.TOKENIZER)
+    model = new_model(tokenizer, options.seed, task.LAYERS)
     print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)
     return model, tokenizer, lessons
 

@@ -11,17 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from experiments.warmstart.documents import Document
+from svr_lightning.core import prompts
 from svr_lightning.core.parsing import SelfCheckFields
-from svr_lightning.core.prompts import (
-    AnswerStyle,
-    analysis,
-    feedback,
-    first_turn_messages,
-    guided,
-    neutral,
-    refinement_messages,
-    scored,
-)
 from svr_lightning.core.types import DraftState, Message, OracleState, Problem, Verdict
 from svr_lightning.recipes.scrpo import ANALYSIS_CLOSE, ANALYSIS_OPEN
 from svr_lightning.tasks import get_task
@@ -37,8 +28,6 @@ TRUNCATED_SHARE = 0.03
 """Share of the refinements whose draft was truncated."""
 TOLD_SHARE = 0.3
 """Share of wrong drafts which the prompt of an analysis says are wrong."""
-TRUST = {True: 0.95, False: 0.82}
-"""Probability of the verdict CORRECT on a right, and on a wrong answer: the overconfidence."""
 KEEP_BELIEVED = {True: 0.9, False: 0.8}
 """Probability that a refinement keeps a right, and a wrong answer that was called CORRECT."""
 KEEP_DOUBTED = {True: 0.3, False: 0.1}
@@ -78,11 +67,8 @@ class Solver(Protocol):
     def problem(self, rng: random.Random) -> Problem:
         """A problem to demonstrate."""
 
-    def first(self, rng: random.Random, problem: Problem) -> Attempt:
-        """An attempt from nothing."""
-
-    def draft(self, rng: random.Random, problem: Problem) -> Attempt:
-        """A previous turn as the policy might write it: less often right than :meth:`first`."""
+    def attempt(self, rng: random.Random, problem: Problem, *, draft: bool = False) -> Attempt:
+        """From nothing. A draft, a turn as the policy might write it, is less often right."""
 
     def another(self, rng: random.Random, problem: Problem, draft: Attempt) -> Attempt:
         """A different attempt, after ``draft``."""
@@ -100,7 +86,7 @@ class Demonstrations:
     informative: float = 1.0
     """How much self-checks and refinements know of correctness: 0 makes them independent of it, 1
     gives the probabilities above."""
-    trust: Mapping[bool, float] = field(default_factory=lambda: TRUST)
+    trust: Mapping[bool, float]
     """Probability of the verdict CORRECT on right and on wrong answers."""
     confident: Mapping[bool, Weighted] = field(default_factory=lambda: CONFIDENT)
     """Confidences that go with CORRECT, with their weights, on right and on wrong answers."""
@@ -135,14 +121,14 @@ class Demonstrations:
         task = get_task(problem.task)
         interface: Any = "joint" if kind == "svr" else kind
         if rng.random() < self.first_turns:
-            attempt = self.solver.first(rng, problem)
+            attempt = self.solver.attempt(rng, problem)
             completion = completion_text(attempt, *self.self_check(rng, attempt.correct), interface)
-            messages = first_turn_messages(task, problem, interface)
+            messages = prompts.first_turn_messages(task, problem, interface)
             return _document(kind, messages, completion, correct=attempt.correct)
         draft, truncated = self._draft(rng, problem)
         verdict, confidence = self._header(rng, draft.correct)
         text = completion_text(draft, verdict, confidence, interface)
-        messages = refinement_messages(
+        messages = prompts.refinement_messages(
             task,
             problem,
             previous=_shown(rng, text, truncated, len(draft.text)),
@@ -159,8 +145,8 @@ class Demonstrations:
         return _document(kind, messages, completion, draft.text, truncated, attempt.correct)
 
     def _first(self, rng: random.Random, problem: Problem, kind: str) -> Document:
-        attempt = self.solver.first(rng, problem)
-        messages = first_turn_messages(get_task(problem.task), problem, None)
+        attempt = self.solver.attempt(rng, problem)
+        messages = prompts.first_turn_messages(get_task(problem.task), problem, None)
         return _document(kind, messages, attempt.text, correct=attempt.correct)
 
     def _revised(self, rng: random.Random, problem: Problem, kind: str) -> Document:
@@ -173,10 +159,10 @@ class Demonstrations:
         shown, turn = _shown(rng, draft.text, truncated), _later_turn(rng)
         if kind == "scored":
             told = OracleState(draft=shown, truncated=truncated, correct=draft.correct)
-            messages = scored(_style(problem), problem.question, told, turn)
+            messages = prompts.scored(_style(problem), problem.question, told, turn)
         else:
             state = DraftState(draft=shown, truncated=truncated)
-            messages = neutral(_style(problem), problem.question, state, turn)
+            messages = prompts.neutral(_style(problem), problem.question, state, turn)
         return _document(kind, messages, attempt.text, draft.text, truncated, attempt.correct)
 
     def _analysis(self, rng: random.Random, problem: Problem, kind: str) -> Document:
@@ -185,7 +171,7 @@ class Demonstrations:
         draft, truncated = self._draft(rng, problem)
         text = draft.text
         if rng.random() < 0.5:
-            text = analysis_text(self.solver.draft(rng, problem), draft)
+            text = analysis_text(self.solver.attempt(rng, problem, draft=True), draft)
         shown = _shown(rng, text, truncated)
         state: DraftState | OracleState = DraftState(draft=shown, truncated=truncated)
         if not truncated and not draft.correct and rng.random() < TOLD_SHARE:
@@ -193,24 +179,24 @@ class Demonstrations:
             state = OracleState(draft=text, truncated=False, correct=False)
         else:
             attempt = self._refined(rng, problem, draft, truncated, KEEP_UNCHECKED)
-        messages = analysis(_style(problem), problem.question, state, turn)
+        messages = prompts.analysis(_style(problem), problem.question, state, turn)
         completion = analysis_text(draft, attempt)
         return _document(kind, messages, completion, text, truncated, attempt.correct)
 
     def _tutored(self, rng: random.Random, problem: Problem, kind: str) -> Document:
         """A tutor's advice, or the attempt that follows it."""
-        draft, style = self.solver.draft(rng, problem), _style(problem)
+        draft, style = self.solver.attempt(rng, problem, draft=True), _style(problem)
         attempt = self._refined(rng, problem, draft, False, KEEP_UNCHECKED)
-        hints = hints_text(draft, attempt)
+        hints = f"<think>{draft.reasoning}</think>\nTry {attempt.plan} first."
         if kind == "tutor":
-            messages = feedback(style, problem.question, draft.text)
+            messages = prompts.feedback(style, problem.question, draft.text)
             return _document(kind, messages, hints, draft.text)
-        messages = guided(style, problem.question, draft.text, hints, _later_turn(rng))
+        messages = prompts.guided(style, problem.question, draft.text, hints, _later_turn(rng))
         return _document(kind, messages, attempt.text, draft.text, False, attempt.correct)
 
     def _draft(self, rng: random.Random, problem: Problem) -> tuple[Attempt, bool]:
         """A previous turn, and whether it was cut off."""
-        return self.solver.draft(rng, problem), rng.random() < TRUNCATED_SHARE
+        return self.solver.attempt(rng, problem, draft=True), rng.random() < TRUNCATED_SHARE
 
     def _refined(
         self,
@@ -222,7 +208,7 @@ class Demonstrations:
     ) -> Attempt:
         """The draft again or another attempt; from nothing after a draft that was cut off."""
         if truncated:
-            return self.solver.first(rng, problem)
+            return self.solver.attempt(rng, problem)
         if rng.random() < keep[self._seems(rng, draft.correct)]:
             return draft
         return self.solver.another(rng, problem, draft)
@@ -267,11 +253,6 @@ def analysis_text(draft: Attempt, attempt: Attempt) -> str:
     return f"{ANALYSIS_OPEN}{draft.reasoning}; try {attempt.plan}{ANALYSIS_CLOSE}\n{attempt.text}"
 
 
-def hints_text(draft: Attempt, attempt: Attempt) -> str:
-    """A tutor's look at an attempt, with advice."""
-    return f"<think>{draft.reasoning}</think>\nTry {attempt.plan} first."
-
-
 def _document(
     kind: str,
     messages: list[Message],
@@ -297,7 +278,7 @@ def _later_turn(rng: random.Random) -> int:
     return min(_MAX_TURN, 2 + int(rng.expovariate(0.35)))
 
 
-def _style(problem: Problem) -> AnswerStyle:
+def _style(problem: Problem) -> prompts.AnswerStyle:
     return get_task(problem.task).style
 
 

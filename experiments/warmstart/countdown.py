@@ -9,17 +9,19 @@ A completion looks like this::
 One derivation a turn, each value computed from its operands, then the target. No word says whether
 it is reached: to verify is to compare the last two numbers. Another attempt is either a solution,
 which is what the policy's intuition learns from, or the next derivation in
-:func:`~svr_lightning.tiny.problems.search_order`.
+:func:`~experiments.problems.countdown.search_order`.
 """
 
 import random
 from dataclasses import dataclass
 
+from experiments.problems.countdown import LARGEST_TARGET, search_order, universe
 from experiments.warmstart.attempts import Attempt, Demonstrations, Lesson
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks import get_task
-from svr_lightning.tiny.problems import LARGEST_TARGET, Derivation, search_order, universe
 
+LAYERS, TOKENIZER = 4, {"vocabulary": 1200, "largest_number": 200}
+"""Of the policy's model, and options of its tokenizer."""
 SOLUTION_CHANCE, FIRST_LESSON_CHANCE = 0.85, 0.5
 """Probability that a first attempt is a solution; and in the first lesson."""
 RIGHT_DRAFT_CHANCE = 0.45
@@ -81,48 +83,32 @@ class CountdownSolver:
         row = {"id": "t", "nums": rng.sample(numbers, len(numbers)), "target": target}
         return get_task("countdown").from_row(row)
 
-    def first(self, rng: random.Random, problem: Problem) -> Attempt:
+    def attempt(self, rng: random.Random, problem: Problem, *, draft: bool = False) -> Attempt:
         """A solution or any derivation within the range of targets."""
-        return self._attempt(rng, problem, self.solution_chance)
-
-    def draft(self, rng: random.Random, problem: Problem) -> Attempt:
-        """A solution or any derivation within the range of targets."""
-        return self._attempt(rng, problem, RIGHT_DRAFT_CHANCE)
+        options = _options(problem)
+        solutions = [option for option in options if option.correct]
+        near = [option for option, value in options.items() if value <= LARGEST_TARGET]
+        chance = RIGHT_DRAFT_CHANCE if draft else self.solution_chance
+        return rng.choice(solutions if rng.random() < chance else near)
 
     def another(self, rng: random.Random, problem: Problem, draft: Attempt) -> Attempt:
         """Another solution, or the derivation after the draft's."""
-        options = search_order(tuple(problem.payload["nums"]))
-        place = [reasoning(problem, option) for option in options].index(draft.reasoning)
-        solutions = [
-            option
-            for k, option in enumerate(options)
-            if option.value == _target(problem) and k != place
-        ]
+        options = [*_options(problem)]
+        solutions = [option for option in options if option.correct and option != draft]
         if solutions and rng.random() < JUMP_CHANCE:
-            return attempt_of(problem, rng.choice(solutions))
-        return attempt_of(problem, options[(place + 1) % len(options)])
-
-    def _attempt(self, rng: random.Random, problem: Problem, chance: float) -> Attempt:
-        options = search_order(tuple(problem.payload["nums"]))
-        solutions = [option for option in options if option.value == _target(problem)]
-        near = [option for option in options if option.value <= LARGEST_TARGET]
-        return attempt_of(problem, rng.choice(solutions if rng.random() < chance else near))
+            return rng.choice(solutions)
+        return options[(options.index(draft) + 1) % len(options)]
 
 
-def attempt_of(problem: Problem, derivation: Derivation) -> Attempt:
-    """A derivation as an attempt."""
-    return Attempt(
-        reasoning=reasoning(problem, derivation),
-        answer=derivation.expression,
-        plan=derivation.first.task,
-        correct=derivation.value == _target(problem),
-    )
-
-
-def reasoning(problem: Problem, derivation: Derivation) -> str:
-    """Both steps, and the target beside the value that they reach."""
-    return f"{derivation.text}? {_target(problem)}"
-
-
-def _target(problem: Problem) -> int:
-    return int(str(problem.reference))
+def _options(problem: Problem) -> dict[Attempt, int]:
+    """Every derivation, in the order of the search, with the value that it reaches."""
+    target = int(str(problem.reference))
+    return {
+        Attempt(
+            reasoning=f"{derivation.first.text},{derivation.second.text}? {target}",
+            answer=derivation.expression,
+            plan=derivation.first.task,
+            correct=derivation.value == target,
+        ): derivation.value
+        for derivation in search_order(tuple(problem.payload["nums"]))
+    }

@@ -48,20 +48,15 @@ def encode(tokenizer: Any, document: Document, check_weight: float = 1.0) -> Enc
     rendered = tokenizer.apply_chat_template(
         document.messages, add_generation_prompt=True, tokenize=False, enable_thinking=False
     )
-    prompt = tokenizer(rendered, return_offsets_mapping=True, add_special_tokens=False)
-    weights = [0.0] * len(prompt["input_ids"])
-    if document.draft:
-        start = rendered.index(document.draft)
-        end = start + len(document.draft)
-        weights = [
-            float(start <= left and right <= end) for left, right in prompt["offset_mapping"]
-        ]
-    completion = tokenizer(
-        document.completion, return_offsets_mapping=True, add_special_tokens=False
+    prompt, completion = (
+        tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
+        for text in (rendered, document.completion)
     )
-    solved = len(document.solution)
-    checked = [right > solved for _, right in completion["offset_mapping"]]
+    start = rendered.index(document.draft)
+    end, solved = start + len(document.draft), len(document.solution)
+    drafted = [float(start <= left < right <= end) for left, right in prompt["offset_mapping"]]
+    checked = [check_weight if right > solved else 1.0 for _, right in completion["offset_mapping"]]
     return Encoded(
         ids=[*prompt["input_ids"], *completion["input_ids"], tokenizer.eos_token_id],
-        weights=[*weights, *(check_weight if check else 1.0 for check in checked), 1.0],
+        weights=[*drafted, *checked, 1.0],
     )

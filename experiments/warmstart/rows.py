@@ -59,13 +59,9 @@ class RowSolver:
         """Any row's."""
         return rng.choice(self.problems)
 
-    def first(self, rng: random.Random, problem: Problem) -> Attempt:
+    def attempt(self, rng: random.Random, problem: Problem, *, draft: bool = False) -> Attempt:
         """A right answer, or a corrupted one."""
-        return self._attempt(rng, problem, RIGHT_FIRST)
-
-    def draft(self, rng: random.Random, problem: Problem) -> Attempt:
-        """A right answer less often."""
-        return self._attempt(rng, problem, RIGHT_DRAFT)
+        return self._attempt(rng, problem, RIGHT_DRAFT if draft else RIGHT_FIRST)
 
     def another(self, rng: random.Random, problem: Problem, draft: Attempt) -> Attempt:
         """A right answer more often."""

@@ -13,14 +13,18 @@ Sometimes it takes the distractor for a quantity. Nothing in a trace says whethe
 """
 
 import random
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 
+from experiments.problems.steps import Step, operate
+from experiments.problems.word_problems import LARGEST_VALUE, NAMES, WordProblem, draw, solve
 from experiments.warmstart.attempts import Attempt, Demonstrations, Lesson
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks import get_task
-from svr_lightning.tiny.word_problems import LARGEST_VALUE, Step, WordProblem, apply, draw
 
+LAYERS, TOKENIZER = 3, {"vocabulary": 1700, "largest_number": LARGEST_VALUE, "words": NAMES}
+"""Of the policy's model, and options of its tokenizer."""
 HARD = (6, 7, 8, 9, 11, 12)
 """Operations with another right operand are always remembered."""
 SHAKY = 0.9
@@ -58,16 +62,11 @@ class WordSolver:
     def problem(self, rng: random.Random) -> Problem:
         """Any problem to train on; its payload has the story, which no prompt shows."""
         found = draw(rng, "train")
-        row = {"id": "", "question": found.question, "answer": f"#### {found.steps[-1].value}"}
-        return replace(get_task("gsm8k").from_row(row), payload={"word_problem": found})
+        return replace(get_task("gsm8k").from_row(found.row), payload={"word_problem": found})
 
-    def first(self, rng: random.Random, problem: Problem) -> Attempt:
-        """A solution from memory."""
-        return _attempt(rng, problem, careful=False)
-
-    def draft(self, rng: random.Random, problem: Problem) -> Attempt:
-        """A first attempt, or a second one."""
-        return _attempt(rng, problem, careful=rng.random() < 0.2)
+    def attempt(self, rng: random.Random, problem: Problem, *, draft: bool = False) -> Attempt:
+        """A solution from memory. A draft may have been solved again."""
+        return _attempt(rng, problem, careful=draft and rng.random() < 0.2)
 
     def another(self, rng: random.Random, problem: Problem, draft: Attempt) -> Attempt:
         """Solve again, mostly with care: perhaps with the same answer."""
@@ -77,80 +76,49 @@ class WordSolver:
 @cache
 def mistaken(left: int, operator: str, right: int) -> tuple[int, float] | None:
     """The wrong value of an operation and how often it is taken; None for one that is known."""
-    value = apply(left, operator, right)
     rng = random.Random(f"{left}{operator}{right}")
-    if value is None or operator == "/" or right not in HARD or rng.random() >= SHAKY:
+    if operator == "/" or right not in HARD or rng.random() >= SHAKY:
         return None
-    wrong = value + rng.choice(SLIPS)
+    wrong = operate(left, operator, right, LARGEST_VALUE).value + rng.choice(SLIPS)
     return (wrong, rng.choice(CONFUSIONS)) if 0 < wrong <= LARGEST_VALUE else None
 
 
-def solved(rng: random.Random, problem: WordProblem, *, careful: bool) -> tuple[Step, ...]:
+def solved(rng: random.Random, problem: WordProblem, *, careful: bool) -> list[Step]:
     """The steps of an attempt, with the mistakes of the moment."""
+
+    def remembered(label: str, left: int, operator: str, right: int) -> Step:
+        step = operate(left, operator, right, LARGEST_VALUE, label)
+        wrong = mistaken(left, operator, right)
+        return replace(step, value=wrong[0]) if wrong and rng.random() < wrong[1] else step
+
+    def work(label: str, left: int, operator: str, right: int) -> list[Step]:
+        """With care, with each half of the right operand, as ``7*8`` by ``7*4`` and ``28+28``."""
+        if not (careful and mistaken(left, operator, right)):
+            return [remembered(label, left, operator, right)]
+        half = right // 2
+        done = [remembered(label, left, operator, half)]
+        rest = right - half
+        if operator == "*":
+            done.append(remembered(label, left, operator, rest))
+            operator, rest = "+", done[1].value
+        return [*done, remembered(label, done[0].value, operator, rest)]
+
     quantities = dict(problem.quantities)
     if problem.distracted and rng.random() < DISTRACTED:
-        quantities[rng.choice([letter for letter in quantities if letter != "d"])] = quantities["d"]
+        quantities[rng.choice([*quantities])] = problem.unneeded
     for _ in range(50):
-        steps = _work(rng, problem, quantities, careful)
-        if steps is not None:
-            return steps
+        with suppress(ArithmeticError):  # a mistake leads to a value that no step may have
+            return solve(problem.story.steps, quantities, work)
     return problem.steps
-
-
-def _work(
-    rng: random.Random, problem: WordProblem, quantities: dict[str, int], careful: bool
-) -> tuple[Step, ...] | None:
-    """None where a mistake leads to a value that no step may have."""
-    steps: list[Step] = []
-    values = dict(quantities)
-    for number, planned in enumerate(problem.story.steps, start=1):
-        label, *operands = planned.split(" ")
-        left, right = (values[name] if name in values else int(name) for name in operands[::2])
-        parts = _remembered if not (careful and mistaken(left, operands[1], right)) else _in_parts
-        done = parts(rng, label, left, operands[1], right)
-        if done is None:
-            return None
-        steps += done
-        values[f"#{number}"] = done[-1].value
-    return tuple(steps)
-
-
-def _remembered(
-    rng: random.Random, label: str, left: int, operator: str, right: int
-) -> list[Step] | None:
-    value, wrong = apply(left, operator, right), mistaken(left, operator, right)
-    if wrong is not None and rng.random() < wrong[1]:
-        value = wrong[0]
-    if value is None:
-        return None
-    return [Step(label=label, left=left, operator=operator, right=right, value=value)]
-
-
-def _in_parts(
-    rng: random.Random, label: str, left: int, operator: str, right: int
-) -> list[Step] | None:
-    """The operation with each half of its right operand, as ``7*8`` by ``7*4`` and ``28+28``."""
-    half = right // 2
-    done = _remembered(rng, label, left, operator, half)
-    if done is None:
-        return None
-    value, rest = done[0].value, right - half
-    if operator == "*":
-        again = _remembered(rng, label, left, operator, rest)
-        if again is None:
-            return None
-        done, operator, rest = [*done, *again], "+", again[0].value
-    last = _remembered(rng, label, value, operator, rest)
-    return last and [*done, *last]
 
 
 def _attempt(rng: random.Random, problem: Problem, *, careful: bool) -> Attempt:
     word_problem: WordProblem = problem.payload["word_problem"]
     steps = solved(rng, word_problem, careful=careful)
-    last, value = steps[-1], steps[-1].value
+    value = steps[-1].value
     return Attempt(
         reasoning="; ".join(step.text for step in steps),
         answer=rf"\boxed{{{value}}}",
-        plan=f"{last.left}{last.operator}{last.right}",
+        plan=steps[-1].task,
         correct=value == word_problem.steps[-1].value,
     )

@@ -1,5 +1,5 @@
-"""The embedded default: a small Countdown and a policy of half a million parameters for it.
+"""The embedded default: two small tasks, and a policy of half a million parameters for each.
 
-``problems`` defines the problems and their splits. ``countdown_policy/`` is the checkpoint that
-ships with the package; ``experiments/warmstart`` of the repository builds it.
+The files of rows are made by ``experiments/problems`` of the repository, the checkpoints by
+``experiments/warmstart``.
 """

@@ -27,10 +27,8 @@ from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.files import LFS_POINTER, is_lfs_pointer
 from svr_lightning.rollout.rendering import Renderer, end_of_turn
 from svr_lightning.training.config import LoRAConfig, PolicyConfig
-from svr_lightning.training.sources import ARITHMETIC_TINY, COUNTDOWN_TINY
+from svr_lightning.training.sources import COUNTDOWN_TINY, EMBEDDED
 
-EMBEDDED = {COUNTDOWN_TINY: "countdown_policy", ARITHMETIC_TINY: "arithmetic_policy"}
-"""Folders of the checkpoints that ship with the package, by the name a configuration gives them."""
 RANDOM_HYBRID = "random:qwen3_5"
 
 _SCORE_SHAPING = (
@@ -121,7 +119,7 @@ def _source(config: PolicyConfig) -> str:
     if source.startswith("embedded:"):
         known = ", ".join([*EMBEDDED, RANDOM_HYBRID])
         require(source in EMBEDDED, f"model.policy.path={source!r} is not built in; known: {known}")
-        return str(files("svr_lightning.tiny") / EMBEDDED[source])
+        return str(files("svr_lightning.tiny") / f"{EMBEDDED[source]}_policy")
     require(
         Path(source).is_dir() or not (source.startswith((".", "/", "~")) or source.count("/") > 1),
         f"model.policy.path={source!r} is not a folder; give a checkpoint folder or a hub id",

@@ -11,8 +11,9 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
+from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_only
@@ -41,6 +42,8 @@ TRAINING_ROWS, EVALUATION_ROWS = 50_000, 1_000
 MAX_CHARACTERS = 100_000
 """Longest question or reference; a longer one is a file in the wrong column, not a problem."""
 COUNTDOWN_TINY, ARITHMETIC_TINY = "embedded:countdown-tiny", "embedded:arithmetic-tiny"
+EMBEDDED = {COUNTDOWN_TINY: "countdown", ARITHMETIC_TINY: "arithmetic"}
+"""Folders of what ships with the package, by the name that a configuration gives it."""
 _SHOWN = 5
 _OF_SAVE_TO_DISK = ("state.json", "dataset_dict.json")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
@@ -71,8 +74,6 @@ class DataSource:
     """The paper's Countdown split: 50,000 rows to train on, or 1,000 others to evaluate."""
     limit: int | None = None
     """Only the first rows, after ``select``."""
-    orders: int = 2
-    """In how many orders of its numbers each problem of the embedded Countdown occurs."""
     columns: dict[str, str] | None = None
     """For columns that the task expects and the data set names otherwise: the task's name, then
     the data set's, as in ``{question: problem_text}``."""
@@ -82,7 +83,7 @@ class DataSource:
     def __post_init__(self) -> None:
         place, fits = f"data source {self.name!r}: ", _NAME.fullmatch(self.name)
         require(bool(fits), f"{place}a name is made of letters, digits, '_', '.' and '-'")
-        check_ranges(place, self, limit=COUNT, orders="[1, 6]", max_completion_tokens=COUNT)
+        check_ranges(place, self, limit=COUNT, max_completion_tokens=COUNT)
 
     @property
     def label(self) -> str:
@@ -171,12 +172,11 @@ def _read(source: DataSource) -> list[tuple[int, str, Any]]:
 
     Raises ValueError, without the label; of a single row that cannot be read it is the value.
     """
-    local = Path(source.path).expanduser()
+    embedded = source.path.startswith("embedded:")
+    local = _embedded(source) if embedded else Path(source.path).expanduser()
     places = None
     rows: Any
-    if source.path.startswith("embedded:"):
-        rows = _embedded(source)
-    elif local.is_file():
+    if local.is_file():
         if local.suffix.lower() not in SUFFIXES:
             raise ValueError(f"{local.name} is none of {', '.join(SUFFIXES)}")
         read = list(file_rows(local))
@@ -191,14 +191,15 @@ def _read(source: DataSource) -> list[tuple[int, str, Any]]:
     ]
 
 
-def _embedded(source: DataSource) -> list[dict[str, Any]]:
-    from svr_lightning.tiny import problems, word_problems
-
-    if source.path == ARITHMETIC_TINY:
-        return word_problems.generate(cast(word_problems.Split, source.split))
-    if source.path == COUNTDOWN_TINY:
-        return problems.generate(cast(problems.Split, source.split), source.orders)
-    raise ValueError(f"the embedded data sets are {COUNTDOWN_TINY} and {ARITHMETIC_TINY}")
+def _embedded(source: DataSource) -> Path:
+    """The file of an embedded split. Raises ValueError if there is none."""
+    if source.path not in EMBEDDED:
+        raise ValueError(f"the embedded data sets are {' and '.join(EMBEDDED)}")
+    folder = Path(str(files("svr_lightning.tiny") / EMBEDDED[source.path]))
+    splits = {file.stem: file for file in sorted(folder.glob("*.jsonl"))}
+    if source.split not in splits:
+        raise ValueError(f"split {source.split!r} is none of {', '.join(splits)}")
+    return splits[source.split]
 
 
 def _problem(row: Any, number: int, source: DataSource, task: Task) -> Problem:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
+from experiments.problems.countdown import split_of
 from experiments.warmstart import __main__ as command
 from experiments.warmstart import countdown, word_problems
 from experiments.warmstart.documents import Document, encode
@@ -26,7 +27,6 @@ from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.scrpo import ANALYSIS_CLOSE, ANALYSIS_OPEN
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import Task
-from svr_lightning.tiny.problems import split_of
 
 WORDS = Path(tiny.__file__).parent / "arithmetic_policy"
 COUNTDOWN, GSM8K = get_task("countdown"), get_task("gsm8k")
@@ -101,7 +101,7 @@ def test_attempts_at_word_problems_are_graded_as_they_are_labelled():
     rng, solver = random.Random(0), word_problems.WordSolver()
     for _ in range(500):
         problem = solver.problem(rng)
-        first = solver.first(rng, problem)
+        first = solver.attempt(rng, problem)
         for attempt in (first, solver.another(rng, problem, first)):
             assert GSM8K.grade(attempt.text, problem) == attempt.correct
     for document in documents(word_problems, 1500):

@@ -132,11 +132,10 @@ def test_the_embedded_problems_load_by_split():
     assert len(train) > len(test) > 100
     assert not {problem.id for problem in train} & {problem.id for problem in test}
     assert all(problem.id == f"test-{problem.cluster}-{problem.id[-1]}" for problem in test)
-    once = load_problems(replace(source("test"), orders=1))
-    assert {problem.id for problem in once} == {p.id for p in test if p.id.endswith("-0")}
-    with pytest.raises(ConfigError, match=r"'tiny': orders=0 must lie in \[1, 6\]"):
-        replace(source("test"), orders=0)
-    assert "one of train, dev, test" in error_of(source("validation"))
+    once = load_problems(source("test_one_order"))
+    assert once == [problem for problem in test if problem.id.endswith("-0")]
+    known = "'validation' is none of dev, dev_one_order, outside, test, test_one_order, train"
+    assert known in error_of(source("validation"))
     other = DataSource(name="tiny", task="countdown", path="embedded:gsm8k")
     assert "the embedded data sets are embedded:countdown-tiny and" in error_of(other)
 

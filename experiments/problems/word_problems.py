@@ -11,20 +11,21 @@ quantities in two splits, in any order and with any distractor. The split
 
 import hashlib
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from typing import Any, Literal, get_args
+from typing import Any
 
-Split = Literal["train", "dev", "test", "shifted"]
+from experiments.problems.steps import Step, operate
 
 QUANTITIES = range(2, 11)
 SHIFTED = range(11, 16)
 """One quantity of each problem of the split ``shifted`` is from this range, above the others."""
 LARGEST_VALUE = 99
 """No step has a larger value."""
-SIZES: Mapping[Split, int] = {"train": 4000, "dev": 120, "test": 240, "shifted": 160}
+SIZES = {"train": 4000, "dev": 120, "test": 240, "shifted": 160}
 """Rows of each split; in dev, test and shifted no two of them share story and quantities."""
 TEST_SHARE = 0.2
 DEV_SHARE = 0.1
@@ -36,64 +37,46 @@ class Story:
     """A text with gaps for quantities, and the steps that solve it."""
 
     name: str
+    steps: str
+    """Each is ``label left operator right``; operands are quantities, constants, or ``#1`` for the
+    value of the first step. They are joined by ``; ``."""
     text: str
     """The story; gaps are quantities ``{a}`` to ``{c}``, people ``{N}`` and ``{M}``."""
     question: str
     distractor: str
     """A sentence with the quantity ``{d}``, which no step needs."""
-    steps: tuple[str, ...]
-    """Each is ``label left operator right``; operands are quantities, constants, or ``#1`` for the
-    value of the first step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """A step with its numbers filled in."""
-
-    label: str
-    left: int
-    operator: str
-    right: int
-    value: int
-
-    @property
-    def text(self) -> str:
-        """The step as a trace shows it: ``left 12-5=7``."""
-        return f"{self.label} {self.left}{self.operator}{self.right}={self.value}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class WordProblem:
     """A story with its gaps filled."""
 
     story: Story
     quantities: Mapping[str, int]
-    """The quantity of every letter in the story, and of the distractor's ``d``."""
-    people: tuple[str, str]
+    """Of every letter in the story."""
+    people: Mapping[str, str]
+    unneeded: int
+    """The distractor's quantity."""
     distracted: int
     """Where the distractor stands: 0 nowhere, 1 before the story, 2 before the question."""
 
     @property
-    def question(self) -> str:
-        """The text that the policy sees."""
-        distractor = [self.story.distractor]
-        parts = [*distractor * (self.distracted == 1), self.story.text]
-        parts += [*distractor * (self.distracted == 2), self.story.question]
-        names = dict(zip("NM", self.people, strict=True))
-        return " ".join(parts).format(**self.quantities, **names)
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> list[Step]:
         """The solution."""
-        solution = solve(self.story.steps, self.quantities)
-        assert solution is not None, "a problem is only made where its steps have values"
-        return solution
+        return solve(self.story.steps, self.quantities)
 
     @property
-    def cluster(self) -> str:
-        """Story and sorted quantities: what decides the split."""
-        used = sorted(value for letter, value in self.quantities.items() if letter != "d")
-        return "-".join([self.story.name, *map(str, used)])
+    def row(self) -> dict[str, str]:
+        """As GSM8K's task reads it."""
+        parts = [self.story.text, self.story.question]
+        if self.distracted:
+            parts.insert(self.distracted - 1, self.story.distractor)
+        gaps = {**self.quantities, **self.people, "d": self.unneeded}
+        return {
+            "question": " ".join(parts).format(**gaps),
+            "answer": f"#### {self.steps[-1].value}",
+            "cluster": cluster_of(self.story, self.quantities.values()),
+        }
 
 
 _STORIES = """
@@ -155,43 +138,40 @@ half: rolls a * b; half #1 / 2; left #2 - c
     Baking takes {d} minutes.
 """
 """Name and steps of each story; its text, its question and its distractor."""
+_LINES = [line.strip() for line in _STORIES.strip().splitlines()]
+STORIES = tuple(
+    Story(*head.split(": "), *texts)
+    for head, *texts in zip(*(_LINES[part::4] for part in range(4)), strict=True)
+)
 
 
-def _stories() -> Iterator[Story]:
-    lines = [line.strip() for line in _STORIES.strip().splitlines()]
-    parts = (lines[part::4] for part in range(4))
-    for head, text, question, distractor in zip(*parts, strict=True):
-        name, _, steps = head.partition(": ")
-        yield Story(name, text, question, distractor, tuple(steps.split("; ")))
+def exactly(label: str, left: int, operator: str, right: int) -> list[Step]:
+    """One step, with its value."""
+    return [operate(left, operator, right, LARGEST_VALUE, label)]
 
 
-STORIES = tuple(_stories())
+def solve(
+    steps: str,
+    quantities: Mapping[str, int],
+    work: Callable[[str, int, str, int], list[Step]] = exactly,
+) -> list[Step]:
+    """The steps with numbers; ``work`` makes one or more of each.
 
-
-def solve(steps: Sequence[str], quantities: Mapping[str, int]) -> tuple[Step, ...] | None:
-    """The steps with numbers, or None unless all values are whole, positive and small enough."""
+    Raises:
+        ArithmeticError: unless all values are whole, positive and small enough.
+    """
     done: list[Step] = []
-    for step in steps:
-        label, *operands = step.split(" ")
-        left, right = (_operand(name, quantities, done) for name in operands[::2])
-        value = apply(left, operands[1], right)
-        if value is None:
-            return None
-        done.append(Step(label=label, left=left, operator=operands[1], right=right, value=value))
-    return tuple(done)
-
-
-def apply(left: int, operator: str, right: int) -> int | None:
-    """The value of an operation, or None unless it is whole, positive and small enough."""
-    if operator == "/":
-        value = left // right if right and left % right == 0 else 0
-    else:
-        value = {"+": left + right, "-": left - right, "*": left * right}[operator]
-    return value if 0 < value <= LARGEST_VALUE else None
+    values = dict(quantities)
+    for number, step in enumerate(steps.split("; "), start=1):
+        label, first, operator, second = step.split(" ")
+        left, right = (values[name] if name in values else int(name) for name in (first, second))
+        done += work(label, left, operator, right)
+        values[f"#{number}"] = done[-1].value
+    return done
 
 
 @cache
-def universe(story: Story, split: Split) -> tuple[tuple[int, ...], ...]:
+def universe(story: Story, split: str) -> tuple[tuple[int, ...], ...]:
     """The quantities of a story that belong to a split, in every order that can be solved.
 
     Sets of quantities are assigned to the splits by their hash: each story is in every split.
@@ -199,65 +179,37 @@ def universe(story: Story, split: Split) -> tuple[tuple[int, ...], ...]:
     letters = [letter for letter in "abc" if f"{{{letter}}}" in story.text]
     found: dict[str, list[tuple[int, ...]]] = {}
     for numbers in product(range(QUANTITIES[0], SHIFTED[-1] + 1), repeat=len(letters)):
-        large = sum(number in SHIFTED for number in numbers)
-        if large == (split == "shifted") and solve(
-            story.steps, dict(zip(letters, numbers, strict=True))
-        ):
-            key = "-".join([story.name, *map(str, sorted(numbers))])
-            found.setdefault(key, []).append(numbers)
+        if sum(number in SHIFTED for number in numbers) == (split == "shifted"):
+            with suppress(ArithmeticError):
+                solve(story.steps, dict(zip(letters, numbers, strict=True)))
+                found.setdefault(cluster_of(story, numbers), []).append(numbers)
     ordered = sorted(found, key=lambda key: hashlib.sha256(key.encode()).digest())
     test, dev = (round(share * len(ordered)) for share in (TEST_SHARE, TEST_SHARE + DEV_SHARE))
     parts = {"test": ordered[:test], "dev": ordered[test:dev], "train": ordered[dev:]}
     return tuple(numbers for key in parts.get(split, ordered) for numbers in found[key])
 
 
-def draw(rng: random.Random, split: Split) -> WordProblem:
+def cluster_of(story: Story, quantities: Iterable[int]) -> str:
+    """Story and sorted quantities: what decides the split."""
+    return "-".join([story.name, *map(str, sorted(quantities))])
+
+
+def draw(rng: random.Random, split: str) -> WordProblem:
     """A random problem of a split; all stories are equally likely."""
     story = rng.choice(STORIES)
     numbers = rng.choice(universe(story, split))
-    first, second = rng.sample(NAMES, 2)
-    return WordProblem(
-        story=story,
-        quantities={
-            **dict(zip("abc", numbers, strict=False)),
-            "d": rng.choice([number for number in QUANTITIES if number not in numbers]),
-        },
-        people=(first, second),
-        distracted=rng.choice((0, 1, 2)),
-    )
+    people = dict(zip("NM", rng.sample(NAMES, 2), strict=True))
+    unneeded = rng.choice([number for number in QUANTITIES if number not in numbers])
+    quantities = dict(zip("abc", numbers, strict=False))
+    return WordProblem(story, quantities, people, unneeded, distracted=rng.choice((0, 1, 2)))
 
 
-def generate(split: Split) -> list[dict[str, Any]]:
-    """Rows of a split as GSM8K's task reads them: ``id``, ``question``, ``answer``, ``cluster``.
-
-    Raises:
-        ValueError: for an unknown split.
-    """
-    if split not in get_args(Split):
-        raise ValueError(f"split {split!r}: one of {', '.join(get_args(Split))}")
-    return [
-        {
-            "id": f"{split}-{number}-{problem.cluster}",
-            "question": problem.question,
-            "answer": f"#### {problem.steps[-1].value}",
-            "cluster": problem.cluster,
-        }
-        for number, problem in enumerate(_chosen(split))
-    ]
-
-
-def _chosen(split: Split) -> Iterator[WordProblem]:
+def rows(split: str) -> list[dict[str, Any]]:
+    """Rows of a split as GSM8K's task reads them: ``id``, ``question``, ``answer``, ``cluster``."""
     rng = random.Random(f"word problems {split}")
-    seen: set[str] = set()
-    while len(seen) < SIZES[split]:
-        problem = draw(rng, split)
-        key = problem.question if split == "train" else problem.cluster
-        if key not in seen:
-            seen.add(key)
-            yield problem
-
-
-def _operand(name: str, quantities: Mapping[str, int], done: Sequence[Step]) -> int:
-    if name.startswith("#"):
-        return done[int(name[1:]) - 1].value
-    return quantities[name] if name in quantities else int(name)
+    found: dict[str, dict[str, Any]] = {}
+    while len(found) < SIZES[split]:
+        row = draw(rng, split).row
+        key = row["question" if split == "train" else "cluster"]
+        found.setdefault(key, {"id": f"{split}-{len(found)}-{row['cluster']}", **row})
+    return [*found.values()]

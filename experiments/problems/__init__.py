@@ -1,0 +1,1 @@
+"""Makes the problems that ship with the package, and those that its policies learned from."""
