@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
 from svr_lightning.training.policy import weights_fingerprint
-from tools.shapes import qwen3_5, random_model
+from tests.gpu.shapes import hybrid, random_model
 
 PAD, END, START = "<|endoftext|>", "<|im_end|>", "<|im_start|>"
 CHAT_TEMPLATE = (
@@ -39,7 +39,7 @@ def save_policy(folder: Path, device: str, layers: int | None = None) -> Policy:
 
     Qwen3.5's files hold the text model within a multimodal one, whose names it has here.
     """
-    text = random_model(qwen3_5(device == "cpu", layers), device).to(torch.bfloat16)
+    text = random_model(hybrid(device == "cpu", layers), device).to(torch.bfloat16)
     settings = {
         "text_config": text.config.to_dict(),
         "vision_config": VISION | {"out_hidden_size": text.config.hidden_size},

@@ -15,9 +15,9 @@ from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.training.update import batch_of, completion_logprobs
 from tests.gpu.conftest import DEVICE
 from tests.gpu.report import Figures, alone
+from tests.gpu.shapes import hybrid, precision, random_model
 from tests.requests import finish
-from tools.bench.workloads import GIB, TEMPERATURE, precision, seconds
-from tools.shapes import qwen3_5, random_model
+from tools.bench.workloads import GIB, TEMPERATURE, seconds
 
 pytestmark = pytest.mark.gpu
 CHANGE = 0.05
@@ -124,7 +124,7 @@ def change_weights(model: Any) -> None:
 def main(name: str, device: str, report: str, test: str) -> None:
     """Compare one engine, vLLM eagerly: nothing is compiled, so that a cold machine is quick."""
     figures = Figures(Path(report), test)
-    model = random_model(qwen3_5(device == "cpu"), device)
+    model = random_model(hybrid(device == "cpu"), device)
     engine: Any = TransformersEngine()
     if name == "vllm":
         from svr_lightning.engines.vllm import VLLMEngine

@@ -18,8 +18,8 @@ from svr_lightning.training.policy import use_kernels
 from svr_lightning.training.update import batch_of, policy_update_loss
 from tests.gpu.conftest import DEVICE
 from tests.gpu.report import Figures, alone
-from tools.bench.workloads import GIB, TEMPERATURE, make_samples, precision, seconds
-from tools.shapes import dense, qwen3_5, random_model
+from tests.gpu.shapes import dense, hybrid, make_samples, precision, random_model
+from tools.bench.workloads import GIB, TEMPERATURE, seconds
 
 pytestmark = pytest.mark.gpu
 MICRO_BATCHES = 16
@@ -30,7 +30,7 @@ CLIP = 2.0
 def main(name: str, cudnn: str, device: str, report: str, test: str) -> None:
     """Two optimizer steps of fresh micro-batches with gradient checkpointing, then one again."""
     figures, small = Figures(Path(report), test), device == "cpu"
-    shape = {"hybrid": qwen3_5, "dense": dense}[name](small)
+    shape = {"hybrid": hybrid, "dense": dense}[name](small)
     model: Any = random_model(shape, device)
     use_kernels(model, device)
     torch.backends.cuda.enable_cudnn_sdp(cudnn == "cudnn")  # after the package has chosen

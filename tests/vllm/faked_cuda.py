@@ -91,7 +91,7 @@ def found(**options: Any) -> dict[str, Any]:
     from tools.shapes import qwen3_5
 
     with torch.device("meta"):
-        model = Qwen3_5ForCausalLM(qwen3_5(layers=4))
+        model = Qwen3_5ForCausalLM(qwen3_5(num_hidden_layers=4))
     engine = VLLMEngine(options=options)
     engine.trajectories = TRAJECTORIES
     try:

@@ -8,7 +8,6 @@ import subprocess
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +18,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from svr_lightning.core.types import Sample
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.config import PolicyConfig
 from svr_lightning.training.policy import load_policy, stop_token_ids
@@ -88,36 +86,6 @@ def long_tailed(rng: np.random.Generator, median: float, limit: int, spread: flo
     return int(np.clip(rng.lognormal(np.log(median), spread), 2, limit))
 
 
-def make_samples(
-    count: int, vocabulary: int, prompt: tuple[int, int], median: float, limit: int
-) -> list[Sample]:
-    """Sequences of random tokens, the same on every call.
-
-    Args:
-        count: how many.
-        vocabulary: ids are drawn below it.
-        prompt: shortest and longest prompt.
-        median: of the completions' lengths; the last one has the limit's.
-        limit: longest completion.
-    """
-    rng = np.random.default_rng(0)
-    samples = []
-    for number in range(count):
-        length = limit if number == count - 1 else long_tailed(rng, median, limit)
-        tokens = rng.integers(8, vocabulary, rng.integers(*prompt) + length).tolist()
-        samples.append(
-            Sample(
-                prompt_ids=tuple(tokens[:-length]),
-                completion_ids=tuple(tokens[-length:]),
-                logprobs=(-1.0,) * length,
-                advantage=float(rng.normal()),
-                group_id=str(number),
-                policy_version=0,
-            )
-        )
-    return samples
-
-
 def in_turns(ways: Mapping[str, Callable[[], T]], repeats: int) -> dict[str, list[T]]:
     """What each way returns, one after the other; a first round only warms up."""
     found: dict[str, list[T]] = {name: [] for name in ways}
@@ -125,11 +93,6 @@ def in_turns(ways: Mapping[str, Callable[[], T]], repeats: int) -> dict[str, lis
         for name, way in ways.items():
             found[name].append(way())
     return {name: values[1:] for name, values in found.items()}
-
-
-def precision(device: str) -> Any:
-    """bf16 over fp32 masters on a GPU, as ``bf16-mixed``; plain fp32 on a CPU."""
-    return torch.autocast("cuda", torch.bfloat16) if device == "cuda" else nullcontext()
 
 
 def seconds(work: Callable[[], object], device: str) -> float:
