@@ -21,11 +21,10 @@ from lightning.pytorch.utilities import rank_zero_info
 from svr_lightning import recipes
 from svr_lightning.analysis.results import RESULTS, SAMPLES
 from svr_lightning.cli.messages import explain, of_parser
-from svr_lightning.errors import ConfigError, did_you_mean, program, require
+from svr_lightning.errors import ConfigError, check_ranges, did_you_mean, program, require
 from svr_lightning.evaluation.printing import print_results
 from svr_lightning.files import to_json
 from svr_lightning.training.data import SVRDataModule
-from svr_lightning.training.export import export_policy
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import ARITHMETIC_TINY, COUNTDOWN_TINY
 from svr_lightning.training.trainer import SVRTrainer
@@ -106,31 +105,6 @@ for _module in iter_modules(recipes.__path__):  # so that --model.recipe Murphy 
 _TASK_OF_EMBEDDED = {COUNTDOWN_TINY: "countdown", ARITHMETIC_TINY: "gsm8k"}
 
 
-class CommandTrainer(SVRTrainer):
-    """The trainer with ``export`` as a command of its own."""
-
-    def export(
-        self,
-        model: SVRModule,
-        datamodule: SVRDataModule,
-        ckpt_path: str | None = None,
-        out: str | None = None,
-    ) -> None:
-        """Write the policy of a checkpoint as a folder that ``from_pretrained`` loads.
-
-        Args:
-            model: the module that the checkpoint is of.
-            datamodule: not read.
-            ckpt_path: last or a file.
-            out: folder to make ``policy/`` in; ``export`` in the run's folder if None.
-        """
-        self.limit_test_batches = 0
-        self.test(model, datamodule=datamodule, ckpt_path=ckpt_path)  # loads the weights
-        if self.is_global_zero:
-            policy = export_policy(model, Path(out or Path(self.default_root_dir) / "export"))
-            rank_zero_info(f"policy: {policy}")
-
-
 class SVRCommandLine(LightningCLI):
     """LightningCLI with the package's classes and one seed for everything."""
 
@@ -167,8 +141,7 @@ class SVRCommandLine(LightningCLI):
             super().parse_arguments(parser, args)
         except ArgumentError as error:
             raise ConfigError(_refusal(error, self._parser(self._command))) from error
-        seed = self.config[self._command].seed_everything
-        require(0 <= seed < 2**32, f"seed_everything={seed} must lie between 0 and {2**32 - 1}")
+        check_ranges("", self.config[self._command], seed_everything=f"[0, {2**32 - 1}]")
 
     def before_instantiate_classes(self) -> None:
         """Leave out what a command does not need.
@@ -301,7 +274,7 @@ def run(command: str, about: str, arguments: list[str]) -> None:
             save_config_callback=SaveConfig,
             model_class=SVRModule,
             datamodule_class=SVRDataModule,
-            trainer_class=CommandTrainer,
+            trainer_class=SVRTrainer,
             auto_configure_optimizers=False,
             seed_everything_default=42,
             parser_kwargs={

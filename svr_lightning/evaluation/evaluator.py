@@ -35,7 +35,7 @@ from svr_lightning.rollout.driver import Driver, Job, RequestError
 from svr_lightning.rollout.rendering import Renderer
 
 OnTurn = Callable[[Problem, Turn], None]
-Sampling = Callable[[int], AbstractContextManager[None]]
+Sampling = Callable[[int], AbstractContextManager[Any]]
 """Takes an optimizer step; returns the context in which the engine serves its weights."""
 
 

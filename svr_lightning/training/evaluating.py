@@ -183,7 +183,7 @@ class PolicyModule(LightningModule):
             step=self.global_step,
             fingerprint=None if trial else self.record_fingerprint(part, evaluation),
             every_turn=every_turn,
-            sampling=self.serving.sampling if self.in_process else None,  # type: ignore[arg-type]
+            sampling=self.serving.sampling if self.in_process else None,
             gather=gather_lists,
             rank=self.trainer.global_rank,
         )

@@ -71,13 +71,13 @@ class PolicyEngine:
             engine.start(policy, ends, renderer.max_model_len)
         self.engine = engine
         self._policy = policy
-        self._replaced = True
+        self.weights_replaced()
         self._watched: list[Tensor] = []
         self._unchanged_steps = 0
 
     def weights_replaced(self) -> None:
         """Sync before the next sampling: the weights changed without an optimizer step."""
-        self._replaced = True
+        self.engine.version = -1
 
     @contextmanager
     def sampling(self, version: int) -> Iterator[float | None]:
@@ -89,10 +89,9 @@ class PolicyEngine:
         self._policy.eval()
         with plain_tensors(), torch.no_grad():
             try:
-                if self._replaced or self.engine.version != version:
+                if self.engine.version != version:
                     started = seconds_now()
                     self.engine.sync(self._policy, version)
-                    self._replaced = False
                     seconds = seconds_now() - started
                 yield seconds
             finally:

@@ -32,6 +32,7 @@ from svr_lightning.errors import faults_of, require
 from svr_lightning.files import check_folder
 from svr_lightning.training.checkpoint import DurableCheckpointIO
 from svr_lightning.training.distributed import failing_together, own_strategy
+from svr_lightning.training.export import export_policy
 from svr_lightning.training.logs import CSVLog
 
 
@@ -238,6 +239,23 @@ class SVRTrainer(Trainer):
         updates: int = self.lightning_module.updates_per_rollout  # type: ignore[assignment]
         steps = self.num_training_batches * updates * max(self.max_epochs or 0, 1)
         return steps if self.max_steps == -1 else min(steps, self.max_steps)
+
+    def export(
+        self, model: Any, datamodule: Any, ckpt_path: str | None = None, out: str | None = None
+    ) -> None:
+        """Write the policy of a checkpoint as a folder that ``from_pretrained`` loads.
+
+        Args:
+            model: the module that the checkpoint is of.
+            datamodule: not read.
+            ckpt_path: last or a file.
+            out: folder to make ``policy/`` in; ``export`` in the run's folder if None.
+        """
+        self.limit_test_batches = 0
+        self.test(model, datamodule=datamodule, ckpt_path=ckpt_path)  # loads the weights
+        if self.is_global_zero:
+            policy = export_policy(model, Path(out or Path(self.default_root_dir) / "export"))
+            rank_zero_info(f"policy: {policy}")
 
     def save_checkpoint(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Save, unless in a ``fast_dev_run`` or while a rollout is being trained on.

@@ -59,9 +59,6 @@ class TrainBatch:
         }
         return replace(self, **moved)
 
-    def __len__(self) -> int:
-        return len(self.group_ids)
-
 
 def samples_of(groups: Sequence[Group], per_problem: int) -> list[Sample | None]:
     """The samples of all groups, ``per_problem`` for each; None for a missing one."""

@@ -36,7 +36,7 @@ def fault(capsys: pytest.CaptureFixture[str], tmp_path: Path, *words: object) ->
             ["model.engine: ", "required: urls, folder"],
         ),
         (["--data.test", "[{orderz: 1}]"], ["data.test: Option 'orderz' is not accepted"]),
-        (["--seed_everything", "-1"], ["seed_everything=-1 must lie between 0 and 4294967295"]),
+        (["--seed_everything", "-1"], ["seed_everything=-1 must lie in [0, 4294967295]"]),
         # Of a section: a number out of range, or settings that contradict each other.
         ([STOP, "Confident", f"{STOP}.threshold", "1.5"], ["threshold=1.5", "[0, 1]"]),
         (["--model.policy.max_model_len", "100"], ["max_prompt_tokens=512", "max_model_len=100"]),

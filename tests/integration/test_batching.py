@@ -40,7 +40,7 @@ def test_a_batch_is_padded_on_the_right_and_points_at_what_predicts_each_token()
         batch.logprobs, torch.tensor([[-0.1, -0.2, 0.0], [-0.1, -0.2, -0.3]])
     )
     assert batch.advantages.tolist() == [1.0, -2.0]
-    assert (batch.weight, batch.group_ids, len(batch)) == (0.5, ("g", "g"), 2)
+    assert (batch.weight, batch.group_ids) == (0.5, ("g", "g"))
 
 
 def split(samples: list[Sample], accumulate: int = 1, updates: int = 1) -> list[TrainBatch]:
@@ -128,7 +128,7 @@ def test_micro_batches_add_up_to_the_gradient_of_the_whole_step(model, accumulat
     samples = rollout(32)
     parts = split(samples, accumulate)
     if accumulate == 7:
-        assert len({len(batch) for batch in parts}) > 1
+        assert len({len(batch.group_ids) for batch in parts}) > 1
     close(model, gradients(model, parts), gradients(model, split(samples)))
 
 
@@ -152,7 +152,7 @@ def test_the_gradient_is_the_mean_over_sequences_worked_out_one_by_one(model):
 def test_an_empty_place_counts_in_the_mean_with_a_loss_of_zero():
     samples = rollout(4)
     batches = micro_batches([None, *samples, None, None, None], accumulate=2, updates=1, version=0)
-    assert sum(len(batch) for batch in batches) == 4
+    assert sum(len(batch.group_ids) for batch in batches) == 4
     # Two micro-batches for eight places: each sequence weighs 2 / 8, and 2 / 4 in logged means.
     assert [(batch.weight, batch.mean_weight) for batch in batches] == [(1 / 4, 1 / 2)] * 2
 

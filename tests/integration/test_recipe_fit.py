@@ -88,7 +88,7 @@ class Optimised(Callback):
             sequences = batch.mask.nonzero()[:, 0]  # two parts of a turn share a row of ids
             self.texts += [
                 module.renderer.completion_text(tokens[sequences == index].tolist())
-                for index in range(len(batch))
+                for index in range(len(batch.group_ids))
             ]
 
 
