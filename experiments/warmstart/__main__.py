@@ -51,9 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
         except ConfigError as error:
             parser.error(str(error))
         options.steps = options.steps or 100
-        lessons = (
-            Lesson(demonstrations=taught, steps=0, rate=options.rate, batch=16, check_weight=1.0),
-        )
+        lessons = (Lesson(demonstrations=taught, steps=0, rate=options.rate, batch=16),)
         tokenizer = AutoTokenizer.from_pretrained(options.model)
         model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
     losses: list[float] = []

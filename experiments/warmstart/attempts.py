@@ -7,17 +7,18 @@ self-check reads the same for right and wrong answers, and its self-check is ove
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from experiments.warmstart.documents import Document
 from svr_lightning.core import prompts
 from svr_lightning.core.parsing import SelfCheckFields
-from svr_lightning.core.types import DraftState, Message, OracleState, Problem, Verdict
+from svr_lightning.core.types import DraftState, OracleState, Problem, Verdict
 from svr_lightning.recipes.scrpo import ANALYSIS_CLOSE, ANALYSIS_OPEN
 from svr_lightning.tasks import get_task
 
 Weighted = tuple[tuple[float, int], ...]
+Chances = Mapping[bool, float]
 
 KINDS = (
     *("svr", "verdict", "confidence"),
@@ -53,12 +54,21 @@ class Attempt:
     """How the reasoning begins: what an analysis or a tutor proposes."""
     correct: bool
     """y_t of the answer, as the task grades it."""
+    analysis: str = field(default="", compare=False)
+    """What stands before the reasoning."""
+    truncated: bool = field(default=False, compare=False)
+    """Whether a prompt shows only its beginning."""
 
     @property
     def text(self) -> str:
         """The completion up to the end of its answer."""
         thought = f"<think>{self.reasoning}</think>\n" if self.reasoning else ""
-        return f"{thought}<answer>{self.answer}</answer>"
+        return f"{self.analysis}{thought}<answer>{self.answer}</answer>"
+
+    @property
+    def learned(self) -> str:
+        """What to learn of it as a draft; its last tag may share a token with what follows."""
+        return "" if self.truncated else self.text.removesuffix("</answer>")
 
 
 class Solver(Protocol):
@@ -86,11 +96,11 @@ class Demonstrations:
     informative: float = 1.0
     """How much self-checks and refinements know of correctness: 0 makes them independent of it, 1
     gives the probabilities above."""
-    trust: Mapping[bool, float]
+    trust: Chances
     """Probability of the verdict CORRECT on right and on wrong answers."""
     confident: Mapping[bool, Weighted] = field(default_factory=lambda: CONFIDENT)
     """Confidences that go with CORRECT, with their weights, on right and on wrong answers."""
-    keep_doubted: Mapping[bool, float] = field(default_factory=lambda: KEEP_DOUBTED)
+    keep_doubted: Chances = field(default_factory=lambda: KEEP_DOUBTED)
     """Probability that a refinement keeps a doubted answer, by whether it is right."""
 
     def stream(self, seed: int) -> Iterator[Document]:
@@ -121,93 +131,86 @@ class Demonstrations:
         task = get_task(problem.task)
         interface: Any = "joint" if kind == "svr" else kind
         if rng.random() < self.first_turns:
-            attempt = self.solver.attempt(rng, problem)
-            completion = completion_text(attempt, *self.self_check(rng, attempt.correct), interface)
+            attempt, learned = self.solver.attempt(rng, problem), ""
             messages = prompts.first_turn_messages(task, problem, interface)
-            return _document(kind, messages, completion, correct=attempt.correct)
-        draft, truncated = self._draft(rng, problem)
-        verdict, confidence = self._header(rng, draft.correct)
-        text = completion_text(draft, verdict, confidence, interface)
-        messages = prompts.refinement_messages(
-            task,
-            problem,
-            previous=_shown(rng, text, truncated, len(draft.text)),
-            verdict=verdict,
-            confidence=confidence,
-            truncated=truncated,
-            turn=_later_turn(rng),
-            interface=interface,
-        )
-        believed = confidence >= 0.5 if interface == "confidence" else verdict == Verdict.CORRECT
-        keep = KEEP_BELIEVED if believed else self.keep_doubted
-        attempt = self._refined(rng, problem, draft, truncated, keep)
-        completion = completion_text(attempt, *self.self_check(rng, attempt.correct), interface)
-        return _document(kind, messages, completion, draft.text, truncated, attempt.correct)
+        else:
+            draft = self._draft(rng, problem)
+            verdict, confidence = self._header(rng, draft.correct)
+            messages = prompts.refinement_messages(
+                task,
+                problem,
+                previous=_shown(rng, draft, _check(verdict, confidence, interface)),
+                verdict=verdict,
+                confidence=confidence,
+                truncated=draft.truncated,
+                turn=_later_turn(rng),
+                interface=interface,
+            )
+            believed = confidence >= 0.5 if kind == "confidence" else verdict == Verdict.CORRECT
+            keep = KEEP_BELIEVED if believed else self.keep_doubted
+            attempt, learned = self._refined(rng, problem, draft, keep), draft.learned
+        check = _check(*self.self_check(rng, attempt.correct), interface)
+        return Document(kind, messages, attempt.text + check, attempt.correct, learned)
 
     def _first(self, rng: random.Random, problem: Problem, kind: str) -> Document:
         attempt = self.solver.attempt(rng, problem)
         messages = prompts.first_turn_messages(get_task(problem.task), problem, None)
-        return _document(kind, messages, attempt.text, correct=attempt.correct)
+        return Document(kind, messages, attempt.text, attempt.correct)
 
     def _revised(self, rng: random.Random, problem: Problem, kind: str) -> Document:
         """A turn after a draft; where it is told the draft's score it believes it."""
-        draft, truncated = self._draft(rng, problem)
-        if kind == "scored" and not truncated:
+        draft = self._draft(rng, problem)
+        if kind == "scored" and not draft.truncated:
             attempt = draft if draft.correct else self.solver.another(rng, problem, draft)
         else:
-            attempt = self._refined(rng, problem, draft, truncated, KEEP_UNCHECKED)
-        shown, turn = _shown(rng, draft.text, truncated), _later_turn(rng)
+            attempt = self._refined(rng, problem, draft)
+        shown, turn = _shown(rng, draft), _later_turn(rng)
         if kind == "scored":
-            told = OracleState(draft=shown, truncated=truncated, correct=draft.correct)
+            told = OracleState(draft=shown, truncated=draft.truncated, correct=draft.correct)
             messages = prompts.scored(_style(problem), problem.question, told, turn)
         else:
-            state = DraftState(draft=shown, truncated=truncated)
+            state = DraftState(draft=shown, truncated=draft.truncated)
             messages = prompts.neutral(_style(problem), problem.question, state, turn)
-        return _document(kind, messages, attempt.text, draft.text, truncated, attempt.correct)
+        return Document(kind, messages, attempt.text, attempt.correct, draft.learned)
 
     def _analysis(self, rng: random.Random, problem: Problem, kind: str) -> Document:
         """The analysis repeats the draft and proposes how to begin."""
         turn = _later_turn(rng)
-        draft, truncated = self._draft(rng, problem)
-        text = draft.text
+        draft = self._draft(rng, problem)
         if rng.random() < 0.5:
-            text = analysis_text(self.solver.attempt(rng, problem, draft=True), draft)
-        shown = _shown(rng, text, truncated)
-        state: DraftState | OracleState = DraftState(draft=shown, truncated=truncated)
-        if not truncated and not draft.correct and rng.random() < TOLD_SHARE:
+            draft = _analysed(self.solver.attempt(rng, problem, draft=True), draft)
+        shown = _shown(rng, draft)
+        state: DraftState | OracleState = DraftState(draft=shown, truncated=draft.truncated)
+        if not draft.truncated and not draft.correct and rng.random() < TOLD_SHARE:
             attempt = self.solver.another(rng, problem, draft)
-            state = OracleState(draft=text, truncated=False, correct=False)
+            state = OracleState(draft=shown, truncated=False, correct=False)
         else:
-            attempt = self._refined(rng, problem, draft, truncated, KEEP_UNCHECKED)
+            attempt = self._refined(rng, problem, draft)
         messages = prompts.analysis(_style(problem), problem.question, state, turn)
-        completion = analysis_text(draft, attempt)
-        return _document(kind, messages, completion, text, truncated, attempt.correct)
+        completion = _analysed(draft, attempt).text
+        return Document(kind, messages, completion, attempt.correct, draft.learned)
 
     def _tutored(self, rng: random.Random, problem: Problem, kind: str) -> Document:
         """A tutor's advice, or the attempt that follows it."""
         draft, style = self.solver.attempt(rng, problem, draft=True), _style(problem)
-        attempt = self._refined(rng, problem, draft, False, KEEP_UNCHECKED)
+        attempt = self._refined(rng, problem, draft)
         hints = f"<think>{draft.reasoning}</think>\nTry {attempt.plan} first."
         if kind == "tutor":
             messages = prompts.feedback(style, problem.question, draft.text)
-            return _document(kind, messages, hints, draft.text)
+            return Document(kind, messages, hints, None, draft.learned)
         messages = prompts.guided(style, problem.question, draft.text, hints, _later_turn(rng))
-        return _document(kind, messages, attempt.text, draft.text, False, attempt.correct)
+        return Document(kind, messages, attempt.text, attempt.correct, draft.learned)
 
-    def _draft(self, rng: random.Random, problem: Problem) -> tuple[Attempt, bool]:
-        """A previous turn, and whether it was cut off."""
-        return self.solver.attempt(rng, problem, draft=True), rng.random() < TRUNCATED_SHARE
+    def _draft(self, rng: random.Random, problem: Problem) -> Attempt:
+        """A previous turn, which may be cut off."""
+        draft = self.solver.attempt(rng, problem, draft=True)
+        return replace(draft, truncated=rng.random() < TRUNCATED_SHARE)
 
     def _refined(
-        self,
-        rng: random.Random,
-        problem: Problem,
-        draft: Attempt,
-        truncated: bool,
-        keep: Mapping[bool, float],
+        self, rng: random.Random, problem: Problem, draft: Attempt, keep: Chances = KEEP_UNCHECKED
     ) -> Attempt:
         """The draft again or another attempt; from nothing after a draft that was cut off."""
-        if truncated:
+        if draft.truncated:
             return self.solver.attempt(rng, problem)
         if rng.random() < keep[self._seems(rng, draft.correct)]:
             return draft
@@ -235,42 +238,28 @@ class Lesson:
     """Peak learning rate."""
     batch: int
     """Demonstrations per step."""
-    check_weight: float
+    check_weight: float = 1.0
     """Weight of the self-check's tokens in the loss; all others weigh 1."""
 
 
-def completion_text(
-    attempt: Attempt, verdict: Verdict, confidence: float, interface: SelfCheckFields = "joint"
-) -> str:
-    """The whole completion, in the canonical serialization of ``interface``."""
+def _check(verdict: Verdict, confidence: float, interface: SelfCheckFields) -> str:
+    """The self-check behind an answer, in the canonical serialization of ``interface``."""
     fields = {"verdict": f"VERDICT: {verdict.value}", "confidence": f"CONFIDENCE: {confidence:.2f}"}
     check = "; ".join(fields.values()) if interface == "joint" else fields[interface]
-    return f"{attempt.text}\n<self_check>{check}</self_check>"
+    return f"\n<self_check>{check}</self_check>"
 
 
-def analysis_text(draft: Attempt, attempt: Attempt) -> str:
-    """What the draft did and how to begin now, then the attempt."""
-    return f"{ANALYSIS_OPEN}{draft.reasoning}; try {attempt.plan}{ANALYSIS_CLOSE}\n{attempt.text}"
+def _analysed(draft: Attempt, attempt: Attempt) -> Attempt:
+    """The attempt, after what the draft did and how to begin now."""
+    said = f"{ANALYSIS_OPEN}{draft.reasoning}; try {attempt.plan}{ANALYSIS_CLOSE}\n"
+    return replace(attempt, analysis=said)
 
 
-def _document(
-    kind: str,
-    messages: list[Message],
-    completion: str,
-    draft: str = "",
-    truncated: bool = False,
-    correct: bool | None = None,
-) -> Document:
-    # A draft's last tag may share a token with what follows it.
-    learned = "" if truncated else draft.removesuffix("</answer>")
-    return Document(
-        kind=kind, messages=messages, completion=completion, draft=learned, correct=correct
-    )
-
-
-def _shown(rng: random.Random, text: str, truncated: bool, end: int | None = None) -> str:
-    """A draft; a truncated one is cut off before ``end``, with at least some characters left."""
-    return text[: rng.randrange(len(ANALYSIS_OPEN), end or len(text))] if truncated else text
+def _shown(rng: random.Random, draft: Attempt, check: str = "") -> str:
+    """A draft; a truncated one is cut off in its text, with at least some characters left."""
+    if draft.truncated:
+        return draft.text[: rng.randrange(len(ANALYSIS_OPEN), len(draft.text))]
+    return draft.text + check
 
 
 def _later_turn(rng: random.Random) -> int:

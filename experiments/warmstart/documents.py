@@ -8,7 +8,7 @@ from svr_lightning.core.types import Message
 _CHECK = "\n<self_check>"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Document:
     """One turn to learn from."""
 
@@ -16,10 +16,10 @@ class Document:
     """Whose prompt it is: ``svr``, ``verdict``, ``confidence``, ``neutral``, ..."""
     messages: list[Message]
     completion: str
-    draft: str = ""
-    """The part of the prompt to learn as well, such as the previous turn, or empty."""
     correct: bool | None
     """y_t of the completion's answer; None where it gives none."""
+    draft: str = ""
+    """The part of the prompt to learn as well, such as the previous turn, or empty."""
 
     @property
     def solution(self) -> str:

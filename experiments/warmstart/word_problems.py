@@ -48,12 +48,10 @@ CONFIDENT = {
 
 def lessons(informative: float = 1.0) -> tuple[Lesson, ...]:
     """The whole warm start: one lesson."""
-    demonstrations = Demonstrations(
+    taught = Demonstrations(
         solver=WordSolver(), informative=informative, trust=TRUST, confident=CONFIDENT
     )
-    return (
-        Lesson(demonstrations=demonstrations, steps=3000, rate=3e-3, batch=16, check_weight=4.0),
-    )
+    return (Lesson(demonstrations=taught, steps=3000, rate=3e-3, batch=16, check_weight=4.0),)
 
 
 class WordSolver:

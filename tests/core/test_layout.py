@@ -22,7 +22,7 @@ MAX_ROOMS = 15
 MAX_LINES = {
     "svr_lightning callbacks": 19_212,
     "tests": 21_960,
-    "tools experiments": 4_948,
+    "tools experiments": 4_933,
     "examples": 906,
 }
 """Of folders together, docstrings, comments and blank lines included. These limits only go down:
