@@ -71,10 +71,10 @@ def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str
     return table
 
 
-def name_some(names: Sequence[str], most: int = 10) -> str:
+def name_some(names: Sequence[str], most: int = 10, between: str = ", ") -> str:
     """Names in one line, the first of them where there are many."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return plain(", ".join(names[:most]).replace("\n", " ")) + more
+    more = f"{between}and {len(names) - most} more" if len(names) > most else ""
+    return plain(between.join(names[:most]).replace("\n", " ")) + more
 
 
 class Line(tqdm):  # type: ignore[misc]

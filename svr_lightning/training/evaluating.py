@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -309,9 +308,7 @@ class PolicyModule(LightningModule):
         # test(). In float64, as results.json.
         exact = {k: torch.tensor(v, dtype=torch.float64, device="cpu") for k, v in values.items()}
         exact["step"] = torch.tensor(float(now))
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*have no logger configured.*")
-            self.log_dict(exact, logger=True)
+        self.log_dict(exact, logger=True)
         if stage == "val":
             for name, metric in (("val_acc", "accuracy"), ("turns", "turns")):
                 self.log(name, results["macro"]["all"][metric], prog_bar=True, logger=False)

@@ -19,6 +19,7 @@ import numpy as np
 from lightning.pytorch.utilities import rank_zero_only
 
 from svr_lightning.core.types import Problem
+from svr_lightning.display import name_some
 from svr_lightning.errors import (
     COUNT,
     ConfigError,
@@ -44,7 +45,6 @@ MAX_CHARACTERS = 100_000
 COUNTDOWN_TINY, ARITHMETIC_TINY = "embedded:countdown-tiny", "embedded:arithmetic-tiny"
 EMBEDDED = {COUNTDOWN_TINY: "countdown", ARITHMETIC_TINY: "arithmetic"}
 """Folders of what ships with the package, by the name that a configuration gives it."""
-_SHOWN = 5
 _OF_SAVE_TO_DISK = ("state.json", "dataset_dict.json")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
@@ -122,11 +122,12 @@ def load_problems(source: DataSource, on_bad_row: OnBadRow = "error") -> list[Pr
         problems.append(problem)
     require(
         not repeated,
-        f"{source.label}: {len(repeated)} rows repeat an id: {_listed(repeated)}. Make the "
-        "ids unique or remove that column",
+        f"{source.label}: {len(repeated)} rows repeat an id: {name_some(repeated, 5, '; ')}. Make "
+        "the ids unique or remove that column",
     )
     if bad:
-        found = f"{source.label}: {len(bad)} of {len(rows)} rows cannot be used: {_listed(bad)}"
+        shown = name_some(bad, 5, "; ")
+        found = f"{source.label}: {len(bad)} of {len(rows)} rows cannot be used: {shown}"
         require(
             bool(problems),
             f"{found}. No row is left: check the task, and name the columns of its fields, as in "
@@ -138,11 +139,6 @@ def load_problems(source: DataSource, on_bad_row: OnBadRow = "error") -> list[Pr
         )
         rank_zero_only(log.warning)(f"{found}. They are left out (data.on_bad_row: skip)")
     return problems
-
-
-def _listed(faults: list[str]) -> str:
-    more = len(faults) - _SHOWN
-    return "; ".join(faults[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
 
 
 def problems_digest(problems: Iterable[Problem]) -> str:

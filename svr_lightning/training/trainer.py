@@ -356,6 +356,7 @@ _EXPECTED = (
     # Lightning advises every module with manual optimisation to save before its step.
     "Using ModelCheckpoint with manual optimization",
     ".*does not have many workers.*",
+    ".*have no logger configured.*",
     ".*your dataloader is not resumable.*",
     ".*Total length of .* across ranks is zero.*",
     r".*module\(s\) in eval mode.*",
