@@ -62,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
     """Replay, write, print."""
     known = options.budget is None or 0 < options.budget < math.inf
     require(known, "--budget must be a number of tokens above 0")
+    require(bool(options.grader) or not options.task, "--task is for --grader; give both")
     recorded = read_recording(options.evaluation)
     if options.grader:
         recorded = _graded(recorded, options.grader, options.task)

@@ -188,6 +188,7 @@ def test_a_task_that_only_the_recording_names_is_not_imported(tmp_path, monkeypa
     save(tmp_path, [answered("mine", "a", "1", False, task="evil_task.Task")])
     words = ["replay", str(tmp_path), "--grader", "symbolic"]
     assert "allow it with --task evil_task.Task" in refused(capsys, *words)
+    assert "--task is for --grader" in refused(capsys, *words[:2], "--task", "evil_task.Task")
     assert not mark.exists()
     main([*words, "--task", "evil_task.Task"])
     assert mark.exists()
