@@ -9,7 +9,7 @@ import contextlib
 import queue
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
@@ -44,13 +44,9 @@ class Backend(ABC):
     scores_of: Callable[[Any, Reading], TokenScores] = staticmethod(scores_of_reply)
     """Computes the scores that some stopping rules read."""
 
-    def start(self) -> None:
-        """Get ready, in the event loop of the requests."""
-        return
-
     @abstractmethod
-    async def stop(self) -> None:
-        """Release everything; running requests fail."""
+    def lifespan(self, app: Any) -> AbstractAsyncContextManager[None]:
+        """Within it, it works, in the event loop of the requests; at its end they fail."""
 
     def fits(self, messages: Sequence[Message]) -> bool:
         """Whether a prompt fits without cutting, as far as it is known."""
@@ -78,8 +74,10 @@ class Upstream(Backend):
     def __init__(self, model: ChatModel, key: str | None = None) -> None:
         self._model, self._http = model, Connections(_CONNECTIONS, RETRIES, key=key)
 
-    async def stop(self) -> None:
-        """Close the connections."""
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: Any) -> AsyncIterator[None]:
+        """Close the connections at the end."""
+        yield
         await self._http.close()
 
     async def complete(
@@ -113,20 +111,19 @@ class EngineBackend(Backend):
         # A question that has begun ends before others begin: the prompts of a batch stay alike, and
         # while one batch runs, the next turns of another one are written.
         self.room = asyncio.Semaphore(2 * engine.max_batch)
-        self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self._orders = queue.SimpleQueue[tuple[Request, Future[Output]] | int | None]()
         """What joins the batch at the next step, or the number of what leaves it; None is the end.
         """
         self._numbers = count()
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    async def stop(self) -> None:
-        """End the thread after its current step; running requests fail."""
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: Any) -> AsyncIterator[None]:
+        """Run the thread, which ends after its current step."""
+        thread = threading.Thread(target=self._work, name="engine", daemon=True)
+        thread.start()
+        yield
         self._orders.put(None)
-        await asyncio.to_thread(self._thread.join, 10.0)
+        await asyncio.to_thread(thread.join, 10.0)
 
     def fits(self, messages: Sequence[Message]) -> bool:
         """Whether it fits without cutting."""

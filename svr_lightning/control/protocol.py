@@ -10,7 +10,7 @@ from svr_lightning.control.controller import Client, Controller, Result
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Decoding, Message, Turn
 from svr_lightning.engines.chat_answers import ServerError
-from svr_lightning.errors import field_error, one_line
+from svr_lightning.errors import field_error, one_line, require
 
 LEAST_TEMPERATURE = 0.01
 """Above 0. vLLM raises lower ones to it, and scores divided by a tiny number overflow."""
@@ -36,10 +36,6 @@ class Controls(Struct, forbid_unknown_fields=True):
     """The threshold of the rule Confident."""
     max_turns: Tokens | None = None
     """T_max, at most the server's."""
-
-
-class _StreamOptions(Struct):
-    include_usage: bool | None = None
 
 
 class _Part(Struct):
@@ -80,7 +76,7 @@ class ChatRequest(Struct):
     max_tokens: Tokens | None = None
     max_completion_tokens: Tokens | None = None
     stream: bool | None = None
-    stream_options: _StreamOptions | None = None
+    stream_options: dict[str, bool | None] | None = None
     svr: Controls | None = None
 
     @property
@@ -151,11 +147,10 @@ def controlled(
         ServerError: naming the control that is wrong.
     """
     given, rule = request.svr or Controls(), base.rule
-    turns = base.max_turns if given.max_turns is None else given.max_turns
+    turns = given.max_turns or base.max_turns
     sampling = request.sampling(base.completion_limit)
     try:
-        if turns > base.max_turns:
-            raise ValueError(f"svr.max_turns must be at most {base.max_turns}")
+        require(turns <= base.max_turns, f"svr.max_turns must be at most {base.max_turns}")
         if given.threshold is not None:
             if not isinstance(rule, Confident):
                 raise ValueError(f"svr.threshold: {type(rule).__name__} has none")

@@ -114,20 +114,10 @@ class ChatServer:
         ]
         handlers: Any = {ServerError: _refusal, HTTPException: _no_such_path}
         pages = Middleware(CORSMiddleware, self._origins, ["GET", "POST"], allow_headers=["*"])
+        lifespan = self._policy.lifespan
         return Starlette(
-            routes=routes,
-            lifespan=self._lifespan,
-            exception_handlers=handlers,
-            middleware=[pages] if self._origins else [],
+            routes=routes, middleware=[pages], exception_handlers=handlers, lifespan=lifespan
         )
-
-    @contextlib.asynccontextmanager
-    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        self._policy.start()
-        try:
-            yield
-        finally:
-            await self._policy.stop()
 
     # --- small endpoints -------------------------------------------------------------------------
 
@@ -251,8 +241,8 @@ class ChatServer:
         answer = answer_json({**head, "model": self._model}, result, other, ignored)
         if not chat.stream:
             return _json(answer)
-        usage = bool(chat.stream_options and chat.stream_options.include_usage)
-        content = events(answer, include_usage=usage)
+        usage = (chat.stream_options or {}).get("include_usage")
+        content = events(answer, include_usage=bool(usage))
         return Response(content, headers=_STREAMED, media_type=_EVENTS)
 
     def _client(self, chat: ChatRequest) -> Client:
