@@ -216,4 +216,7 @@ def _engine_backend(options: argparse.Namespace, certificate: Certificate | None
 
 def json_object(text: str) -> dict[str, Any]:
     """The value of an option; argparse names the option of what is none."""
-    return convert(json.loads(text), dict[str, Any])
+    try:
+        return convert(json.loads(text), dict[str, Any])
+    except RecursionError as error:  # nested too deep
+        raise ValueError from error

@@ -299,6 +299,7 @@ HERE = ["--upstream", "http://h/v1", "--model", "m"]
         ([*HERE, "--upstream-fields", '{"model": null}'], "--upstream-fields must map some of"),
         ([*HERE, "--upstream-fields", "{"], "--upstream-fields: invalid json_object value: '{'"),
         ([*HERE, "--upstream-fields", "[]"], "--upstream-fields: invalid json_object value"),
+        ([*HERE, "--upstream-fields", "[" * 9000], "--upstream-fields: invalid json_object value"),
         ([*HERE, "--at-once", "0"], "at_once=0 must be above 0"),
     ],
 )
