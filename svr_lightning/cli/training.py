@@ -230,9 +230,10 @@ class SVRCommandLine(LightningCLI):
     before_test = before_predict = before_export = before_validate
 
     def after_validate(self) -> None:
-        """Show the results that the evaluation wrote, or without references name its samples."""
+        """Show the results that the evaluation wrote; of answers and without any, name the file."""
         folder = Path(self.trainer.default_root_dir) / "eval" / self._command
-        if self.trainer.is_global_zero and (folder / RESULTS).is_file():
+        judged = self._command != "predict" and (folder / RESULTS).is_file()
+        if self.trainer.is_global_zero and judged:
             print_results(folder / RESULTS)
         elif self.trainer.is_global_zero and (folder / SAMPLES).is_file():
             print(folder / SAMPLES)

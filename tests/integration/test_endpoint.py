@@ -252,6 +252,8 @@ def test_a_question_is_answered_as_text_with_a_key_that_is_written_nowhere(
         assert main(["predict", *through(server, tmp_path), "--question", "3 5 8 = 16"]) == 0
     shown = "".join(capsys.readouterr())
     assert "answer: 3+5+8, correct" in shown
+    assert "predict/samples.jsonl\n" in shown  # and no table of metrics of one question
+    assert "data set" not in shown
     assert "\x1b[2J" not in shown
     assert "[bold]" in shown
     (record,) = jsonl(tmp_path / "eval" / "predict" / "samples.jsonl")
