@@ -19,12 +19,12 @@ def require(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
-COUNT, POSITIVE = "[1, inf)", "(0, inf)"
+COUNT, POSITIVE = "[1, inf]", "(0, inf]"
 """Two frequent ranges of :func:`check_ranges`."""
 
 
 def check_ranges(place: str, settings: object, **ranges: str) -> None:
-    """Hold settings to ranges, such as ``floor="[0, 1]"`` or ``lr="(0, inf)"``; None is in each.
+    """Hold settings to ranges, such as ``floor="[0, 1]"`` or ``lr="(0, inf]"``; None is in each.
 
     Raises:
         ConfigError: naming a setting that is not in its range, after ``place``.

@@ -27,7 +27,7 @@ from svr_lightning.control.controller import Controller, Otherwise
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.engines.connections import check_url, read_key
 from svr_lightning.engines.openai import ChatModel, check_fields
-from svr_lightning.errors import ConfigError, faults_of, field_error, require
+from svr_lightning.errors import ConfigError, faults_of, field_error, one_line, require
 from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
 from svr_lightning.tasks import get_task
 
@@ -218,5 +218,5 @@ def json_object(text: str) -> dict[str, Any]:
     """The value of an option; argparse names the option of what is none."""
     try:
         return convert(json.loads(text), dict[str, Any])
-    except RecursionError as error:  # nested too deep
-        raise ValueError from error
+    except (ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"must be a JSON object ({one_line(error)})") from error

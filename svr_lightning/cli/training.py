@@ -243,6 +243,8 @@ class SVRCommandLine(LightningCLI):
     @property
     def _ckpt_path(self) -> str | None:
         path: str | None = self.config_init[self._command].ckpt_path
+        named = path not in ("", "best", "hpc")  # what Lightning would look for by itself
+        require(named, f"--ckpt_path {path}: give a checkpoint's file, or last")
         return path
 
     def _parse_ckpt_path(self) -> None:

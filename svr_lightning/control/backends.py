@@ -77,8 +77,10 @@ class Upstream(Backend):
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Any) -> AsyncIterator[None]:
         """Close the connections at the end."""
-        yield
-        await self._http.close()
+        try:
+            yield
+        finally:
+            await self._http.close()
 
     async def complete(
         self, messages: Sequence[Message], sampling: Decoding, seed: int
@@ -121,9 +123,11 @@ class EngineBackend(Backend):
         """Run the thread, which ends after its current step."""
         thread = threading.Thread(target=self._work, name="engine", daemon=True)
         thread.start()
-        yield
-        self._orders.put(None)
-        await asyncio.to_thread(thread.join, 10.0)
+        try:
+            yield
+        finally:
+            self._orders.put(None)
+            await asyncio.to_thread(thread.join, 10.0)
 
     def fits(self, messages: Sequence[Message]) -> bool:
         """Whether it fits without cutting."""

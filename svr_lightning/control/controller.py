@@ -327,6 +327,10 @@ class Controller:
             request = request._replace(messages=in_context(request.messages, context))
             try:
                 completion = await calls.next(request, deadline, self.max_turns - len(turns))
+                uncounted = completion and completion.text and not completion.completion_tokens
+                if uncounted and self.max_tokens is not None:
+                    message = "max_tokens needs a client whose replies count their tokens"
+                    raise ServerError(message, 400)
             except Exception as error:
                 if isinstance(error, ServerError) and error.refusal is not None:
                     calls.refusal = error.refusal
@@ -337,10 +341,6 @@ class Controller:
                 return False, f"turn {len(turns) + 1} was refused: {reason}"
             if completion is None:
                 return False, f"limit of {self.seconds:g} seconds"
-            require(
-                self.max_tokens is None or not completion.text or completion.completion_tokens > 0,
-                "max_tokens needs a client whose replies count their tokens",
-            )
             try:
                 (prompt,) = program.send([completion])
             except StopIteration as end:

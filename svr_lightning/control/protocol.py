@@ -38,6 +38,10 @@ class Controls(Struct, forbid_unknown_fields=True):
     """T_max, at most the server's."""
 
 
+class _StreamOptions(Struct):
+    include_usage: bool | None = None
+
+
 class _Part(Struct):
     text: str
     type: Literal["text", "input_text", "output_text"] = "text"
@@ -76,7 +80,7 @@ class ChatRequest(Struct):
     max_tokens: Tokens | None = None
     max_completion_tokens: Tokens | None = None
     stream: bool | None = None
-    stream_options: dict[str, bool | None] | None = None
+    stream_options: _StreamOptions | None = None
     svr: Controls | None = None
 
     @property

@@ -215,8 +215,11 @@ class ChatServer:
                     async with asyncio.timeout(self.limits.comment_seconds):
                         connected = (await request.receive())["type"] != "http.disconnect"
                 except TimeoutError:
-                    if stream is not None:
-                        await stream.comment()
+                    try:
+                        if stream is not None:
+                            await stream.comment()
+                    except OSError:  # how some servers say that the client is gone
+                        connected = False
             task.cancel()
 
         beside = asyncio.ensure_future(attend())
@@ -241,8 +244,8 @@ class ChatServer:
         answer = answer_json({**head, "model": self._model}, result, other, ignored)
         if not chat.stream:
             return _json(answer)
-        usage = (chat.stream_options or {}).get("include_usage")
-        content = events(answer, include_usage=bool(usage))
+        usage = chat.stream_options is not None and bool(chat.stream_options.include_usage)
+        content = events(answer, include_usage=usage)
         return Response(content, headers=_STREAMED, media_type=_EVENTS)
 
     def _client(self, chat: ChatRequest) -> Client:

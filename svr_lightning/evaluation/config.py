@@ -10,7 +10,7 @@ from svr_lightning.errors import COUNT, check_ranges, faults_of, require
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import Dialogue, FreshTurns
 
-DECODING_RANGES = {"top_p": "(0, 1]", "top_k": "[0, inf)", "max_completion_tokens": COUNT}
+DECODING_RANGES = {"top_p": "(0, 1]", "top_k": "[0, inf]", "max_completion_tokens": COUNT}
 """Of the settings that training and evaluation share."""
 
 
@@ -44,7 +44,7 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         with faults_of("model.evaluation.stop: "):
             self.full_rule.check()
-        own = {"max_turns": COUNT, "temperature": "[0, inf)"}
+        own = {"max_turns": COUNT, "temperature": "[0, inf]"}
         check_ranges("model.evaluation.", self, **own, **DECODING_RANGES)
         require(
             self.temperature > 0 or not self.fresh_turns,

@@ -90,7 +90,7 @@ class Recipe(ABC):
         )
         check_ranges(f"{PLACE}.weights.", self.weights, alpha="[0, 1]")
         clip = {"clip_eps": POSITIVE, "clip_eps_high": POSITIVE}
-        check_ranges(f"{PLACE}.loss.", self.loss, beta="[0, inf)", **clip)
+        check_ranges(f"{PLACE}.loss.", self.loss, beta="[0, inf]", **clip)
 
     # --- dialogue -----------------------------------------------------------------------------
 

@@ -83,7 +83,7 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         shares = dict.fromkeys(("warmup_fraction", "decay_fraction", "floor"), "[0, 1]")
         positive = {"lr": POSITIVE, "gradient_clip_val": POSITIVE}
-        check_ranges("model.optimizer.", self, weight_decay="[0, inf)", **positive, **shares)
+        check_ranges("model.optimizer.", self, weight_decay="[0, inf]", **positive, **shares)
         in_range = all(0 <= beta < 1 for beta in self.betas)
         require(in_range, f"model.optimizer.betas={[*self.betas]} must lie in [0, 1)")
         require(
@@ -106,7 +106,7 @@ class ReferenceConfig:
     and rounds its log-probabilities and each mix. None is the policy's own type."""
 
     def __post_init__(self) -> None:
-        check_ranges("model.reference.", self, mix="[0, 1]", every="[0, inf)")
+        check_ranges("model.reference.", self, mix="[0, 1]", every="[0, inf]")
 
 
 def check_sampling(recipe: Recipe, sampling: Decoding, updates: int) -> None:

@@ -106,7 +106,7 @@ class SVRDataModule(LightningDataModule):
         self.eval_batch_size = eval_batch_size
         self.seed = seed
         self.on_bad_row = on_bad_row
-        check_ranges("data.", self, problems_per_step=COUNT, eval_batch_size=COUNT, seed="[0, inf)")
+        check_ranges("data.", self, problems_per_step=COUNT, eval_batch_size=COUNT, seed="[0, inf]")
         self.questions = list(questions or [])
         own = DataSource(name="questions", task=questions_task, path="data.questions")
         self.sources: dict[Split, list[DataSource]] = {

@@ -185,6 +185,10 @@ def test_an_option_out_of_range_is_named(recipe, options, message):
     assert str(raised.value).startswith(f"model.recipe.init_args.{message}")
 
 
+def test_a_clip_may_be_open_above():
+    SVR(loss=LossSpec(clip_eps_high=math.inf)).check()
+
+
 # --- a user's own reward ----------------------------------------------------------------------
 
 

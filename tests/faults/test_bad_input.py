@@ -46,6 +46,7 @@ def fault(capsys: pytest.CaptureFixture[str], tmp_path: Path, *words: object) ->
         (["--trainer.precision", "bf16-true"], ["bf16-true", "fp32 masters"]),
         # Found where it is used.
         (["--ckpt_path", "no.ckpt"], ["no.ckpt", "--ckpt_path"]),
+        (["--ckpt_path", "best"], ["--ckpt_path best", "file, or last"]),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )

@@ -297,9 +297,12 @@ HERE = ["--upstream", "http://h/v1", "--model", "m"]
         ([*HERE, "--limit", "body=0"], "--limit body: Expected `int` >= 1"),
         ([*HERE, "--limit", "seconds=nan"], "--limit seconds: Expected `float`"),
         ([*HERE, "--upstream-fields", '{"model": null}'], "--upstream-fields must map some of"),
-        ([*HERE, "--upstream-fields", "{"], "--upstream-fields: invalid json_object value: '{'"),
-        ([*HERE, "--upstream-fields", "[]"], "--upstream-fields: invalid json_object value"),
-        ([*HERE, "--upstream-fields", "[" * 9000], "--upstream-fields: invalid json_object value"),
+        (
+            [*HERE, "--upstream-fields", "{"],
+            "--upstream-fields: must be a JSON object (Expecting property",
+        ),
+        ([*HERE, "--upstream-fields", "[]"], "--upstream-fields: must be a JSON object (Expected"),
+        ([*HERE, "--upstream-fields", "[" * 9000], "--upstream-fields: must be a JSON object"),
         ([*HERE, "--at-once", "0"], "at_once=0 must be above 0"),
     ],
 )

@@ -1,5 +1,7 @@
 """The server: the same answers as an evaluation, in the form that ordinary clients read."""
 
+import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -142,7 +144,7 @@ def test_an_unmodified_client_gets_the_accepted_turn(proxy):
     assert [turn["text"] for turn in found["turns"]] == [DOUBT, SURE]
     chunks = list(
         client.chat.completions.create(
-            model="svr", messages=asked, stream=True, stream_options={"include_usage": True}
+            model="svr", messages=asked, stream=True, stream_options={"include_usage": True, "x": 1}
         )
     )
     texts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
@@ -213,3 +215,26 @@ def test_a_conversation_stands_before_the_question_and_what_is_empty_says_nothin
     ]
     assert second[:3] == first[:3]
     assert second[3]["content"].startswith("[T=2]")
+
+
+def test_a_client_that_cannot_be_sent_a_comment_is_gone_and_so_is_its_question():
+    server = in_front_of("http://127.0.0.1:9/v1", comment_seconds=0.05)
+    asked = {"messages": [{"role": "user", "content": QUESTION}], "stream": True}
+    body = {"type": "http.request", "body": json.dumps(asked).encode()}
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": headers}
+    messages = iter([body])
+
+    async def receive() -> Any:
+        return next(messages, None) or await asyncio.sleep(60)
+
+    async def send(message: Any) -> None:
+        raise ConnectionResetError
+
+    async def ask() -> None:
+        server._policy.complete = lambda *_: asyncio.sleep(60)
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(server(scope, receive, send), 10)
+
+    asyncio.run(ask())
+    assert server.running == 0
