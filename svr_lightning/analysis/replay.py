@@ -65,7 +65,7 @@ def replay(table: TurnTable, rule: StopRule | FirstRight | None, max_turns: int)
                 f"{max_turns} turns are there; record every turn with --record, or lower T_max"
             )
         found.append(end[:3])
-    observed, returned, early = np.array(found).T
+    observed, returned, early = np.array(found, dtype=np.int64).reshape(-1, 3).T
     return replace(table, observed=observed, returned=returned, stopped_early=early.astype(bool))
 
 

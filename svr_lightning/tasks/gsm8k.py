@@ -33,8 +33,13 @@ _WORD = (
     r"|(?:twen|thir|fou?r|fif|six|seven|eigh|nine?|ten|hundred|thousand|million)(?:teen|ty|ths)"
     r"|squared|cubed|factorial)"
 )
+_COUNTED = (
+    r"(?<=[0-9] )(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
+    r"|(?:twen|thir|fou?r|fif|six|seven|eigh|nine?)(?:teen|ty))(?![\w-])"
+)
+"""Words of a unit, as in ``6 one dollar bills``."""
 _CHANGES = (
-    rf"(?:{SCALE}|{_LETTERS}|{_WORD}(?:-{_WORD})?(?![\w-])"
+    rf"(?:{SCALE}|{_LETTERS}|{_WORD}(?:-(?:{_WORD}|{SCALE}))?(?![\w-])"
     r"|and (?:an?|one|two|three)[ -](?:half|quarter|third|fourth))"
 )
 """Words behind digits that make them another number; ``hundred-dollar`` is none."""
@@ -44,7 +49,9 @@ _MARKED_NUMBER = re.compile(
     r"(?:(?: [0-9]+)?/[0-9]+|[eE][+-]?[0-9]+)?"
     rf"(?:(?=(?:[ ~-]|\\[,;:! ]|\\[a-z]+\{{)*{_CHANGES})(?:\\.|[^\\\n.,;:<$#])*)?)"
 )
-_UNIT = re.compile(rf"(?<=[0-9.%}}\s])(?!(?:and|or|to)\b|{_CHANGES})[A-Za-z][A-Za-z\s./-]*$")
+_UNIT = re.compile(
+    rf"(?<=[0-9.%}}\s])(?!(?:and|or|to)\b|(?!{_COUNTED}){_CHANGES})[A-Za-z][A-Za-z\s./-]*$"
+)
 _CURRENCY = re.compile(r"[€£*]")
 
 
