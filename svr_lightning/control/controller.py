@@ -32,7 +32,7 @@ from svr_lightning.engines.chat_answers import (
     read_completion,
     whole,
 )
-from svr_lightning.errors import faults_of, one_line, require
+from svr_lightning.errors import POSITIVE, check_ranges, faults_of, one_line, require
 from svr_lightning.recipes.dialogues import (
     Dialogue,
     FreshTurns,
@@ -194,9 +194,7 @@ class Controller:
 
     def __post_init__(self) -> None:
         positive = ("max_turns", "max_completion_tokens", "max_tokens", "seconds", "at_once")
-        for name in positive:
-            value = getattr(self, name)
-            require(value is None or value > 0, f"{name}={value} must be above 0")
+        check_ranges("", self, **dict.fromkeys(positive, POSITIVE))
         require(
             self.otherwise in ("answer", "give_up"),
             f"otherwise={self.otherwise!r} must be 'answer' or 'give_up'",

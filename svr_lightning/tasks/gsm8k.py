@@ -28,15 +28,16 @@ _FALLBACK_CHARACTERS = 500
 _SHORT = {"k": "thousand", "m": "million", "b": "billion"}
 _LETTERS = r"(?:k|K|M|mn|B|bn)(?![\w&)])"
 _SHORT_SCALE = re.compile(rf"(?<=[0-9]) ?(?:\\text\{{ ?)?({_LETTERS})\}}?")
+_STEM = "twen|thir|fou?r|fif|six|seven|eigh|nine?"
+_CARDINAL = (
+    "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
+    rf"|(?:{_STEM})(?:teen|ty)"
+)
 _WORD = (
-    r"(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|halves|thirds"
-    r"|(?:twen|thir|fou?r|fif|six|seven|eigh|nine?|ten|hundred|thousand|million)(?:teen|ty|ths)"
-    r"|squared|cubed|factorial)"
+    rf"(?:{_CARDINAL}|halves|thirds|squared|cubed|factorial"
+    rf"|(?:{_STEM}|ten|hundred|thousand|million)(?:teen|ty|ths))"
 )
-_COUNTED = (
-    r"(?<=[0-9] )(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
-    r"|(?:twen|thir|fou?r|fif|six|seven|eigh|nine?)(?:teen|ty))(?![\w-])"
-)
+_COUNTED = rf"(?<=[0-9] )(?:{_CARDINAL})(?![\w-])"
 """Words of a unit, as in ``6 one dollar bills``."""
 _CHANGES = (
     rf"(?:{SCALE}|{_LETTERS}|{_WORD}(?:-(?:{_WORD}|{SCALE}))?(?![\w-])"

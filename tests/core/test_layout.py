@@ -20,14 +20,14 @@ MAX_FUNCTION_LINES = 60
 MAX_LEVELS = 8
 MAX_ROOMS = 15
 MAX_LINES = {
-    "svr_lightning callbacks": 19_221,
+    "svr_lightning callbacks": 19_220,
     "tests": 22_000,
     "tools experiments": 4_933,
     "examples": 906,
 }
 """Of folders together, docstrings, comments and blank lines included. These limits only go down:
 what is added takes the place of something else."""
-MAX_CODE = 12_257
+MAX_CODE = 12_256
 """Lines of the package without docstrings, comments and blank lines."""
 
 
