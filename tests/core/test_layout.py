@@ -25,8 +25,8 @@ MAX_TOKENS = {
     "tools experiments": 36_000,
 }
 """Of the Python files in some folders together. Layout, comments and docstrings are free, so no
-formatting pays and an explanation costs nothing. The slack is for contributors; a release takes back
-what is left of it."""
+formatting pays and an explanation costs nothing. The slack is for contributors; a release takes
+back what is left of it."""
 LAYOUT = {
     tokenize.COMMENT,
     tokenize.NL,
