@@ -11,13 +11,13 @@ from typing import Any
 import httpx
 
 from svr_lightning.analysis.records import SampleRecord
+from svr_lightning.clients.chat_model import ChatModel
 from svr_lightning.control.backends import EngineBackend, Upstream
 from svr_lightning.control.controller import Controller
 from svr_lightning.control.listening import Listener, bound
 from svr_lightning.control.server import ChatServer, Limits
 from svr_lightning.core.stopping import Confident
 from svr_lightning.engines.base import Engine
-from svr_lightning.engines.openai import ChatModel
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.training.config import PolicyConfig

@@ -22,11 +22,11 @@ from svr_lightning.analysis.operating_point import (
     Certificate,
     read_operating_point,
 )
+from svr_lightning.clients.chat_model import ChatModel, check_fields
+from svr_lightning.clients.connections import check_url, read_key
 from svr_lightning.control.backends import Backend, EngineBackend, Upstream
 from svr_lightning.control.controller import Controller, Otherwise
 from svr_lightning.core.stopping import Confident, StopRule
-from svr_lightning.engines.connections import check_url, read_key
-from svr_lightning.engines.openai import ChatModel, check_fields
 from svr_lightning.errors import ConfigError, faults_of, field_error, one_line, require
 from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
 from svr_lightning.tasks import get_task

@@ -16,13 +16,13 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+from svr_lightning.clients.chat_answers import ServerError
+from svr_lightning.clients.chat_model import ChatModel
+from svr_lightning.clients.connections import Connections, Retries
 from svr_lightning.core.evidence import scores_of_reply
 from svr_lightning.core.parsing import Reading
 from svr_lightning.core.types import AnyCompletion, Decoding, Message, TokenScores
 from svr_lightning.engines.base import Engine, Output, Request
-from svr_lightning.engines.chat_answers import ServerError
-from svr_lightning.engines.connections import Connections, Retries
-from svr_lightning.engines.openai import ChatModel
 from svr_lightning.errors import one_line, typed_line
 from svr_lightning.rollout.driver import completion_of
 from svr_lightning.rollout.rendering import Renderer

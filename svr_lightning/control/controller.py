@@ -14,6 +14,13 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from svr_lightning.analysis.operating_point import Certificate
+from svr_lightning.clients.chat_answers import (
+    ServerError,
+    error_in,
+    read_answer,
+    read_completion,
+    whole,
+)
 from svr_lightning.core.evidence import scores_of_reply
 from svr_lightning.core.prompts import in_context
 from svr_lightning.core.stopping import Confident, StopRule
@@ -24,13 +31,6 @@ from svr_lightning.core.types import (
     Message,
     RemoteCompletion,
     Turn,
-)
-from svr_lightning.engines.chat_answers import (
-    ServerError,
-    error_in,
-    read_answer,
-    read_completion,
-    whole,
 )
 from svr_lightning.errors import POSITIVE, check_ranges, faults_of, one_line, require
 from svr_lightning.recipes.dialogues import (

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, convert
 
+from svr_lightning.clients.chat_answers import ServerError
 from svr_lightning.control.controller import Client, Controller, Result
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Decoding, Message, Turn
-from svr_lightning.engines.chat_answers import ServerError
 from svr_lightning.errors import field_error, one_line, require
 
 LEAST_TEMPERATURE = 0.01

@@ -25,6 +25,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from svr_lightning.clients.chat_answers import ServerError
 from svr_lightning.control.backends import Backend
 from svr_lightning.control.controller import Client, Controller
 from svr_lightning.control.protocol import (
@@ -38,7 +39,6 @@ from svr_lightning.control.protocol import (
 )
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import AnyCompletion, Message
-from svr_lightning.engines.chat_answers import ServerError
 from svr_lightning.errors import one_line, typed_line
 
 _log = logging.getLogger(__name__)

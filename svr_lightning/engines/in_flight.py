@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from svr_lightning.clients.connections import Connections
 from svr_lightning.engines.base import Engine, Request
-from svr_lightning.engines.connections import Connections
 
 
 class RemoteEngine(Engine):

@@ -22,10 +22,10 @@ from msgspec import Meta, Struct, convert
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from svr_lightning.clients.chat_answers import ServerError
+from svr_lightning.clients.connections import Connections, Retries, check_url
 from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Output, Request
-from svr_lightning.engines.chat_answers import ServerError
-from svr_lightning.engines.connections import Connections, Retries, check_url
 from svr_lightning.engines.in_flight import RemoteEngine
 from svr_lightning.engines.lora import acting_weights
 from svr_lightning.engines.vllm import LOGPROBS_MODE, RELEASE, sampling_params

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from svr_lightning.clients.chat_answers import ServerError, error_in, is_temporary, read_answer
+from svr_lightning.clients.chat_model import ChatModel, check_fields
+from svr_lightning.clients.connections import retry_delay
 from svr_lightning.core.parsing import parse_self_check, plain_fields
 from svr_lightning.core.types import Decoding
-from svr_lightning.engines.chat_answers import ServerError, error_in, is_temporary, read_answer
-from svr_lightning.engines.connections import retry_delay
-from svr_lightning.engines.openai import ChatModel, OpenAIEngine, check_fields
+from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.errors import ConfigError
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3}

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from svr_lightning.engines.connections import Connections, Retries
+from svr_lightning.clients.connections import Connections, Retries
 
 
 async def opened(*, kept: bool, at_once: int, rounds: int) -> int:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from svr_lightning.clients.chat_answers import ServerError
 from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Output
-from svr_lightning.engines.chat_answers import ServerError
 from svr_lightning.engines.servers import Facts, ServersEngine, read_facts, read_generation
 from svr_lightning.engines.vllm import sampling_params
 from svr_lightning.errors import ConfigError

@@ -13,7 +13,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
-from svr_lightning.engines.chat_answers import TIMED_OUT, ServerError, error_in, is_temporary
+from svr_lightning.clients.chat_answers import TIMED_OUT, ServerError, error_in, is_temporary
 from svr_lightning.errors import ConfigError, one_line, require, typed_line
 
 LARGEST_ANSWER = 8 * 2**20
