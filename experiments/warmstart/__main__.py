@@ -36,11 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
     add("--rate", type=float, default=2e-5, help="with --rows: peak learning rate")
     add("--seed", type=int, default=0, help="of weights and demonstrations")
     add("--informative", type=float, default=1.0, help="what self-checks know: 0 nothing, 1 all")
+    add("--no-trace", action="store_true", help="countdown: answers without their calculation")
     options = parser.parse_args(arguments)
     if options.rows is None and options.task not in TASKS:
         parser.error(f"--task {options.task} needs --rows; without, it is {' or '.join(TASKS)}")
     if (options.rows is None) != (options.model is None):
         parser.error("--rows and --model go together")
+    if options.no_trace and options.task != "countdown":
+        parser.error("--no-trace is for --task countdown, whose answer is its own calculation")
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
     if options.rows is None:
@@ -72,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
 def _from_nothing(options: argparse.Namespace) -> tuple[Any, Any, tuple[Lesson, ...]]:
     """The model and the tokenizer of a policy that ships, and its lessons."""
     task = TASKS[options.task]
-    lessons = task.lessons(options.informative)
+    lessons = task.lessons(options.informative, **({"trace": False} if options.no_trace else {}))
     tokenizer = build_tokenizer(lessons[-1].demonstrations.stream(options.seed), **task.TOKENIZER)
     model = new_model(tokenizer, options.seed, task.LAYERS)
     print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)

@@ -27,6 +27,8 @@ SOLUTION_CHANCE, FIRST_LESSON_CHANCE = 0.85, 0.5
 RIGHT_DRAFT_CHANCE = 0.45
 JUMP_CHANCE = 0.6
 """Probability that another attempt is a solution instead of the next derivation."""
+UNTRACED = "-"
+"""The reasoning of an attempt that shows no calculation; the task's format asks for one."""
 SEVERAL_SHARE = 0.85
 """This share of the demonstrations is of problems with several solutions, as the splits have."""
 KEEP_DOUBTED = {True: 0.05, False: 0.0}
@@ -42,22 +44,24 @@ OVERCONFIDENT_CONFIDENCES = {
 }
 
 
-def lessons(informative: float = 1.0) -> tuple[Lesson, ...]:
+def lessons(informative: float = 1.0, trace: bool = True) -> tuple[Lesson, ...]:
     """The whole warm start: to compare a value with the target, then to solve, then to trust it.
 
+    Without ``trace`` attempts show no calculation: only who evaluates the expression can check it.
     The first lesson is short, and half of its answers are wrong: nothing else taught a policy of
     this size to compare. The last one makes it as overconfident as language models are.
     """
     compare = Demonstrations(
-        solver=CountdownSolver(solution_chance=FIRST_LESSON_CHANCE),
+        solver=CountdownSolver(solution_chance=FIRST_LESSON_CHANCE, trace=trace),
         kinds=("svr",),
         first_turns=1.0,
         informative=informative,
         trust=HONEST,
     )
-    solve = Demonstrations(solver=CountdownSolver(), informative=informative, trust=HONEST)
+    solver = CountdownSolver(trace=trace)
+    solve = Demonstrations(solver=solver, informative=informative, trust=HONEST)
     trust = Demonstrations(
-        solver=CountdownSolver(),
+        solver=solver,
         informative=informative,
         trust=OVERCONFIDENT,
         confident=OVERCONFIDENT_CONFIDENCES,
@@ -75,6 +79,8 @@ class CountdownSolver:
     """Attempts of one derivation each."""
 
     solution_chance: float = SOLUTION_CHANCE
+    trace: bool = True
+    """Whether attempts show their calculation."""
 
     def problem(self, rng: random.Random) -> Problem:
         """A problem in some order."""
@@ -85,7 +91,7 @@ class CountdownSolver:
 
     def attempt(self, rng: random.Random, problem: Problem, *, draft: bool = False) -> Attempt:
         """A solution or any derivation within the range of targets."""
-        options = _options(problem)
+        options = self._options(problem)
         solutions = [option for option in options if option.correct]
         near = [option for option, value in options.items() if value <= LARGEST_TARGET]
         chance = RIGHT_DRAFT_CHANCE if draft else self.solution_chance
@@ -93,22 +99,23 @@ class CountdownSolver:
 
     def another(self, rng: random.Random, problem: Problem, draft: Attempt) -> Attempt:
         """Another solution, or the derivation after the draft's."""
-        options = [*_options(problem)]
+        options = [*self._options(problem)]
         solutions = [option for option in options if option.correct and option != draft]
         if solutions and rng.random() < JUMP_CHANCE:
             return rng.choice(solutions)
         return options[(options.index(draft) + 1) % len(options)]
 
-
-def _options(problem: Problem) -> dict[Attempt, int]:
-    """Every derivation, in the order of the search, with the value that it reaches."""
-    target = int(str(problem.reference))
-    return {
-        Attempt(
-            reasoning=f"{derivation.first.text},{derivation.second.text}? {target}",
-            answer=derivation.expression,
-            plan=derivation.first.task,
-            correct=derivation.value == target,
-        ): derivation.value
-        for derivation in search_order(tuple(problem.payload["nums"]))
-    }
+    def _options(self, problem: Problem) -> dict[Attempt, int]:
+        """Every derivation, in the order of the search, with the value that it reaches."""
+        target = int(str(problem.reference))
+        options = {}
+        for derivation in search_order(tuple(problem.payload["nums"])):
+            steps = f"{derivation.first.text},{derivation.second.text}? {target}"
+            attempt = Attempt(
+                reasoning=steps if self.trace else UNTRACED,
+                answer=derivation.expression,
+                plan=derivation.first.task,
+                correct=derivation.value == target,
+            )
+            options[attempt] = derivation.value
+        return options

@@ -196,3 +196,13 @@ def test_a_language_model_is_taught_on_them(file, tmp_path):
     losses = command.main([*words, "--out", str(tmp_path / "taught"), "--steps", "12"])
     assert losses[-1] < losses[0]
     AutoModelForCausalLM.from_pretrained(tmp_path / "taught")
+
+
+def test_without_a_trace_only_the_answer_tells_whether_it_is_right():
+    for lesson in countdown.lessons(trace=False):
+        for document in itertools.islice(lesson.demonstrations.stream(0), 200):
+            if document.kind == "svr":
+                reasoning, _, rest = document.completion.partition("</think>")
+                assert reasoning == f"<think>{countdown.UNTRACED}"
+                assert "<answer>" in rest
+                assert_form(COUNTDOWN, document)
