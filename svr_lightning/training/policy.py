@@ -3,8 +3,10 @@
 A policy is a folder, a hub id, the embedded checkpoint, or a tiny model with random weights.
 """
 
+import functools
 import hashlib
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import version
@@ -18,6 +20,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from packaging.version import Version
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3_5ForCausalLM, Qwen3_5TextConfig
+from transformers.integrations import hub_kernels
 from transformers.integrations.liger import apply_liger_kernel
 
 from svr_lightning.display import name_some
@@ -235,6 +238,7 @@ def use_kernels(model: Any, device: str, *, trains: bool = True) -> None:
     """On CUDA, patch the model in place with the kernels that are installed for it.
 
     For this process it also chooses what attention computes with, and a small model's one thread.
+    Elsewhere it computes in torch, whatever kernels are installed.
 
     Args:
         model: a transformers causal language model.
@@ -246,6 +250,7 @@ def use_kernels(model: Any, device: str, *, trains: bool = True) -> None:
         ConfigError: if a training would be slow or wrong.
     """
     if device != "cuda":
+        _compute_in_torch(model)
         if "OMP_NUM_THREADS" not in os.environ and model.num_parameters() < SMALL:
             torch.set_num_threads(1)  # more of them wait for each other longer than they compute
         return
@@ -258,6 +263,31 @@ def use_kernels(model: Any, device: str, *, trains: bool = True) -> None:
         apply_liger_kernel(model, {"fused_linear_cross_entropy": False, "cross_entropy": False})
     if "linear_attention" in (getattr(config, "layer_types", None) or ()):
         _choose_linear_attention(trains=trains)
+
+
+def _compute_in_torch(model: Any) -> None:
+    """Let linear attention and convolutions of tensors on a CPU compute in torch.
+
+    When transformers is imported it binds the kernels of the packages that are installed (fla,
+    causal_conv1d, mamba_ssm), which run on a GPU only.
+    """
+    for module in {sys.modules[type(layer).__module__] for layer in model.modules()}:
+        for name, function in list(vars(module).items()):
+            # Within its wrappers stands the same computation in torch.
+            binding = getattr(function, "__globals__", {}).get("__name__")
+            if binding == hub_kernels.__name__ and hasattr(function, "__wrapped__"):
+                setattr(module, name, _kernel_on_cuda(function))
+
+
+def _kernel_on_cuda(kernel: Any) -> Any:
+    """A function that calls ``kernel`` for a tensor on a GPU, else what it stands for in torch."""
+
+    @functools.wraps(kernel)
+    def compute(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        function = kernel if tensor.is_cuda else kernel.__wrapped__
+        return function(tensor, *args, **kwargs)
+
+    return compute
 
 
 def _choose_linear_attention(*, trains: bool) -> None:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import torch
 from svr_lightning.errors import ConfigError
 from svr_lightning.training import policy
 from svr_lightning.training.policy import LIGER_MODELS, use_kernels
-from tests.commands import ROOT
+from tests.commands import ROOT, ran
 from tests.models import tiny_hybrid, tiny_qwen3
 
 
@@ -20,6 +21,52 @@ def test_a_cpu_is_given_no_kernels():
         before = str(model)
         use_kernels(model, "cpu")
         assert str(model) == before
+
+
+@pytest.fixture
+def gpu_packages(tmp_path: Path) -> Path:
+    """A folder with kernels that import anywhere and run on a GPU only, as fla's do."""
+    kernel = "raise RuntimeError('0 active drivers ([]). There should only be one.')"
+    functions = {
+        "fla/__init__.py": [],
+        "fla/ops/__init__.py": [],
+        "fla/ops/gated_delta_rule.py": [
+            "chunk_gated_delta_rule",
+            "fused_recurrent_gated_delta_rule",
+        ],
+        "causal_conv1d.py": ["causal_conv1d_fn", "causal_conv1d_update"],
+    }
+    for name, names in functions.items():
+        path = tmp_path / "packages" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [f"def {function}(*args, **kwargs):\n    {kernel}\n" for function in names]
+        path.write_text("".join(lines))
+    return tmp_path / "packages"
+
+
+def test_readmes_first_training_runs_on_a_cpu_where_kernels_for_a_gpu_are_installed(
+    gpu_packages, tmp_path
+):
+    path = os.pathsep.join([str(gpu_packages), str(ROOT)])
+    command = "fit --config gsm8k --config hardware/cpu_smoke --data.val []"
+    options = "--trainer.limit_train_batches 1 --trainer.default_root_dir"
+    words = [*command.split(), *options.split(), tmp_path / "run"]
+    run = ran(sys.executable, "-m", "svr_lightning", *words, PYTHONPATH=path)
+    assert run.returncode == 0, run.stderr
+    assert "flash-linear-attention" not in run.stderr  # nor is it advised to
+
+
+def test_on_a_cpu_a_hybrid_computes_the_same_with_and_without_kernels_for_a_gpu(gpu_packages):
+    code = (
+        "import torch; from tests.models import tiny_hybrid; "
+        "from svr_lightning.training.policy import use_kernels; "
+        "model = tiny_hybrid(); [use_kernels(model, 'cpu') for _ in range(2)]; "
+        "print(model(torch.arange(9)[None]).logits.double().sum().item())"
+    )
+    without = ran(sys.executable, "-c", code, PYTHONPATH=str(ROOT))
+    path = os.pathsep.join([str(gpu_packages), str(ROOT)])
+    kernels = ran(sys.executable, "-c", code, PYTHONPATH=path)
+    assert kernels.stdout == without.stdout != "", kernels.stderr
 
 
 @pytest.mark.parametrize(("chosen", "threads"), [({}, 1), ({"OMP_NUM_THREADS": "2"}, 2)])
