@@ -25,35 +25,65 @@ from svr_lightning.tasks.latex import (
 )
 
 _FALLBACK_CHARACTERS = 500
+_MARK = "####"
 _SHORT = {"k": "thousand", "m": "million", "b": "billion"}
 _LETTERS = r"(?:k|K|M|mn|B|bn)(?![\w&)])"
-_SHORT_SCALE = re.compile(rf"(?<=[0-9]) ?(?:\\text\{{ ?)?({_LETTERS})\}}?")
+_SHORT_SCALE = re.compile(
+    rf"""
+    (?<=[0-9])[ ]?          # 18k, 18 k
+    (?:\\text\{{[ ]?)?      # 18\text{{k}}
+    (?P<letters>{_LETTERS})
+    \}}?
+    """,
+    re.VERBOSE,
+)
 _STEM = "twen|thir|fou?r|fif|six|seven|eigh|nine?"
 _CARDINAL = (
     "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
     rf"|(?:{_STEM})(?:teen|ty)"
 )
-_WORD = (
-    rf"(?:{_CARDINAL}|halves|thirds|squared|cubed|factorial"
-    rf"|(?:{_STEM}|ten|hundred|thousand|million)(?:teen|ty|ths))"
-)
-_COUNTED = rf"(?<=[0-9] )(?:{_CARDINAL})(?![\w-])"
-"""Words of a unit, as in ``6 one dollar bills``."""
-_CHANGES = (
-    rf"(?:{SCALE}|{_LETTERS}|{_WORD}(?:-(?:{_WORD}|{SCALE}))?(?![\w-])"
-    r"|and (?:an?|one|two|three)[ -](?:half|quarter|third|fourth))"
-)
-"""Words behind digits that make them another number; ``hundred-dollar`` is none."""
-_MARKED_NUMBER = re.compile(
-    r"####[\s$\\*:(\[=`€£]*([+\u2212-]?[$\\ ]{0,2}"
-    r"(?:[0-9]+(?:(?:,|\{,\}|\\,)[0-9]+)*(?:\.[0-9]+)?|\.[0-9]+)"
-    r"(?:(?: [0-9]+)?/[0-9]+|[eE][+-]?[0-9]+)?"
-    rf"(?:(?=(?:[ ~-]|\\[,;:! ]|\\[a-z]+\{{)*{_CHANGES})(?:\\.|[^\\\n.,;:<$#])*)?)"
-)
+_WORD = rf"""(?:
+    {_CARDINAL}
+    |halves|thirds|squared|cubed|factorial
+    |(?:{_STEM}|ten|hundred|thousand|million)(?:teen|ty|ths)
+)"""
+_CHANGES = rf"""(?:
+    {SCALE}                                           # 18 thousand
+    |{_LETTERS}                                       # 18k
+    |{_WORD}(?:-(?:{_WORD}|{SCALE}))?(?![\w-])        # 18 fourths; not 18 hundred-dollar bills
+    |and[ ](?:an?|one|two|three)[ -](?:half|quarter|third|fourth)
+)"""
+"""Words behind digits that make them another number."""
 _UNIT = re.compile(
-    rf"(?<=[0-9.%}}\s])(?!(?:and|or|to)\b|(?!{_COUNTED}){_CHANGES})[A-Za-z][A-Za-z\s./-]*$"
+    rf"""
+    (?<=[0-9.%}}\s])
+    (?!
+        (?:and|or|to)\b
+        |(?!(?<=[0-9][ ])(?:{_CARDINAL})(?![\w-]))        # but a unit: 6 one dollar bills
+        {_CHANGES}
+    )
+    [A-Za-z][A-Za-z\s./-]*$
+    """,
+    re.VERBOSE,
 )
 _CURRENCY = re.compile(r"[€£*]")
+_LINE = re.compile(
+    r"""
+    [\s:*_`"'~\u2192\u2248]*                              # decoration, as in "#### **18**"
+    (?P<content>.*?)
+    (?:$|\n|</?\w+>|<\||\b(?ai:VERDICT|CONFIDENCE)\b)     # a tag or a self-check ends it too
+    """,
+    re.VERBOSE,
+)
+"""What stands behind a mark."""
+_HEADING = re.compile(r"[A-Za-z][^=]*$")
+"""A line of words is no answer: ``#### Step 2`` is a heading."""
+_REMARK = re.compile(r"(?:[.,;:]\s|[,;](?=[A-Za-z])|\s\()(?!(?:and|or|to)\b)[^0-9=]*$")
+"""Words behind a number and a mark of punctuation, as in ``18, in total``."""
+_SEVERAL = re.compile(r"[,;:.]\s|\b(?:and|or|to)\b|[0-9]\s*~\s*[0-9]")
+"""A line with more than one number, of which none is the answer."""
+_DECORATION = " \t%$\u20ac\u00a3*_`\"'.,;:"
+_BRACKETED = re.compile(r"\((?P<round>[^()]*)\)|\[(?P<square>[^\[\]]*)\]")
 
 
 class GSM8K(Task):
@@ -101,11 +131,39 @@ class GSM8K(Task):
 
 
 def _candidate(scope: str) -> str | None:
+    """The last box; without one, the number on the line of the last ``####``."""
     boxed = last_boxed(scope)
     if boxed is not None:
         return boxed
-    marked = _MARKED_NUMBER.findall(scope)
-    return str(marked[-1]) if marked else None
+    for text in reversed(scope.split(_MARK)[1:]):
+        line = _LINE.match(text)
+        content = line["content"] if line else ""
+        if any(c.isdigit() for c in content) and not _HEADING.match(content):
+            return _marked_number(content)
+    return None
+
+
+def _marked_number(line: str) -> str | None:
+    """The number that the line of a mark states, as written; None if it is not exactly one.
+
+    The line is read like the content of a box. Of ``3 + 4 = 7`` the last side counts. A range, an
+    alternative, a time and an expression without ``=`` are no number.
+
+    Examples:
+        >>> _marked_number("$1,042.50 in all."), _marked_number("10 or 12")
+        ('1,042.50', None)
+    """
+    if len(line) > MAX_ANSWER:
+        return None
+    statement = _REMARK.sub("", line)
+    if _SEVERAL.search(statement):
+        return None
+    side = statement.rpartition("=")[2].strip(_DECORATION)
+    bracketed = _BRACKETED.fullmatch(side)
+    if bracketed:
+        side = bracketed["round"] or bracketed["square"]
+    answer = _UNIT.sub("", side).strip()
+    return None if _value(answer) is None else answer
 
 
 def _value(answer: str) -> Fraction | None:
@@ -115,6 +173,10 @@ def _value(answer: str) -> Fraction | None:
     """
     if len(answer) > MAX_ANSWER:
         return None
-    whole = _SHORT_SCALE.sub(lambda short: f" {_SHORT[short[1][0].lower()]} ", answer)
+    whole = _SHORT_SCALE.sub(_spelled_scale, answer)
     text = _CURRENCY.sub("", spell(whole)).strip()
     return read_number(normalise(_UNIT.sub("", text)))
+
+
+def _spelled_scale(short: re.Match[str]) -> str:
+    return f" {_SHORT[short['letters'][0].lower()]} "

@@ -143,6 +143,61 @@ def test_a_mark_with_a_comma_between_digits_is_one_number_or_none():
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "10 or 12",
+        "10 (or 12)",
+        "10 or twelve",
+        "10 or 120",  # not 10,120
+        "10, 12",
+        "10, 120",
+        "10 to 12",
+        "10-12",
+        "10\u201312",
+        "10~12",
+        "10..12",
+        "10:30",
+        "10 hours 30 minutes",
+        "$10 and 50 cents",
+        "10 and a half",
+        "10 \u00d7 3",
+        "10 + 2",
+        "x = 12 or x = 10",
+        "10 = 10 \u00d7 1",
+        "10. Check: 2 * 5 = 10",
+    ],
+)
+def test_a_line_that_states_no_single_number_is_not_paid_for_its_first_one(line):
+    text = f"<answer>#### {line}</answer>"
+    assert TASK.extract_answer(text) is None
+    assert TASK.format_score(text) == 0.0
+    assert not TASK.grade(text, problem("10"))
+    # Nor is an earlier mark: the last one states the answer.
+    assert TASK.extract_answer(f"#### 10\n#### {line}") is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "10 \u00d7 3 = 30",
+        "60 / 2 = 30 eggs",
+        "x = 30",
+        "5 \u00d7 6 = 15 \u00d7 2 = $30.",
+        "30%",
+        "30 (thirty)",
+        r"30\text{ dollars}",
+        r"$\frac{60}{2}$",
+        "30 VERDICT: CORRECT; CONFIDENCE: 0.9",
+        "30 <self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>",
+        "30\n\n#### Step 2: check",
+    ],
+)
+def test_behind_a_mark_the_last_side_of_an_equation_counts_and_formatting_does_not(line):
+    assert TASK.grade(f"#### {line}", problem("30"))
+    assert not TASK.grade(f"#### {line}", problem("10"))
+
+
+@pytest.mark.parametrize(
     ("answer", "value"),
     [
         *((a, "18000") for a in ("18 thousand", "18k", "$18K", "18 Thousand dollars", "18 k")),
