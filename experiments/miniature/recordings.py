@@ -143,8 +143,13 @@ def _table(prefix: str, arrays: Arrays) -> TurnTable:
             tuple(_signals(*turn) for turn in [*zip(*turns, strict=True)][:length])
             for length, *turns in each
         ),
+        returned=every,
+        observed=every,
+        stopped_early=np.zeros_like(every, bool),
+        accepted=np.zeros_like(every, bool),
+        rule=None,
+        max_turns=columns["correct"].shape[1],
         **columns,
-        **{"returned": every, "observed": every, "stopped_early": np.zeros_like(every, bool)},
     )
 
 

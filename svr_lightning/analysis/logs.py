@@ -10,7 +10,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 from svr_lightning.analysis.records import MAX_COUNT, Count, SampleRecord, TurnRecord
 from svr_lightning.analysis.results import Evaluation, read_evaluation
 from svr_lightning.analysis.table import TurnTable, turn_tables
-from svr_lightning.core.stopping import Confident, rule_as_config
+from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Verdict
 from svr_lightning.errors import ConfigError, faults_of, field_error, one_line, require
 from svr_lightning.row_files import file_rows
@@ -44,10 +44,15 @@ def read_recording(path: Path, columns: Sequence[str] | None = None) -> Evaluati
     if not path.is_file():
         require(columns is None, f"{path}: no file; --columns names the columns of a log")
         return read_evaluation(path)
-    stop = rule_as_config(Confident(needs_correct=False))
-    config = {"model": {"evaluation": {"stop": stop}}}
-    tables = {path.stem: load_log(path, columns or ())}
-    return Evaluation(samples=path, records=[], tables=tables, config=config)
+    table = load_log(path, columns or ())
+    return Evaluation(
+        samples=path,
+        records=[],
+        tables={path.stem: table},
+        config={},
+        stop=Confident(needs_correct=False),
+        max_turns=table.max_turns,
+    )
 
 
 def load_log(path: Path, columns: Sequence[str] = ()) -> TurnTable:

@@ -1,12 +1,13 @@
-"""All metrics of data sets, as in results files, and their averages, as tables show them.
+"""All metrics of data sets, as in results files, and their summaries, as tables show them.
 
-``Datasets`` are the metrics of one evaluation, {data set: {metric: value}}; ``seeds`` are one such
-mapping per seed of a method.
+``Datasets`` are the metrics of one evaluation, {data set: {metric: value}}. :func:`summarize` makes
+of one such mapping per seed what every table and figure shows.
 """
 
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -138,46 +139,93 @@ def columns_of(datasets: Iterable[str]) -> dict[str, list[str]]:
     return {DISPLAY.get(name, name): [name] for name in names} | averages(names)
 
 
-def average(datasets: Datasets, names: Sequence[str]) -> dict[str, Any]:
-    """The macro average over ``names``, with a 95 % interval of its accuracy.
+# --- summaries ----------------------------------------------------------------------------------
 
-    The interval of a mean of independent proportions combines their own intervals (Zou and
-    Donner's "MOVER"); for one data set it is that data set's interval. Where one of ``names`` is
-    missing every value is None.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """One metric on one part, a data set or an average, over the seeds of a method."""
+
+    metric: str
+    seeds: tuple[float, ...] = ()
+    """The value of each seed that has all data sets of the part and defines the metric."""
+    interval: Sequence[float] | None = None
+    """95 % over problems, of accuracy; None for several seeds."""
+    note: str = ""
+    """Where not all data sets of the part define the metric: how many do."""
+
+    @property
+    def mean(self) -> float | None:
+        """Over seeds; None if the metric is undefined."""
+        return statistics.fmean(self.seeds) if self.seeds else None
+
+    @property
+    def deviation(self) -> float | None:
+        """The sample standard deviation over seeds; None for fewer than two."""
+        return statistics.stdev(self.seeds) if len(self.seeds) > 1 else None
+
+    @property
+    def text(self) -> str:
+        """As tables show it: the mean, and of several seeds their standard deviation."""
+        form = DEFINITIONS[self.metric].text
+        text = form(self.mean)
+        if self.deviation is not None:
+            text += f" \u00b1 {form(self.deviation)}"
+        return text + self.note
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Every metric of a method, or of one of its operating points, on every part."""
+
+    values: Mapping[str, Mapping[str, Value]]
+    """{part: {metric: value}}, the data sets first and then the averages."""
+
+    def __call__(self, part: str, metric: str) -> Value:
+        """A value; without seeds where the method lacks the part or the metric."""
+        return self.values.get(part, {}).get(metric, Value(metric=metric))
+
+
+def summarize(seeds: Sequence[Datasets]) -> Summary:
+    """The mean, deviation and interval of each metric on each data set and average.
+
+    Args:
+        seeds: the metrics of each seed of a method.
     """
-    values = macro_average(datasets, names)
-    if values["missing"]:
-        return dict.fromkeys([*METRIC_NAMES, "accuracy_ci95"])
+    names = ordered(name for datasets in seeds for name in datasets)
+    return Summary({part: _values(seeds, inside) for part, inside in columns_of(names).items()})
+
+
+def _values(seeds: Sequence[Datasets], names: Sequence[str]) -> dict[str, Value]:
+    """Every metric on the average of some data sets, over the seeds that have all of them."""
+    whole = [datasets for datasets in seeds if set(names) <= datasets.keys()]
+    macros = [macro_average(datasets, names) for datasets in whole]
+    values = {}
+    for metric in METRIC_NAMES:
+        defined = [macro for macro in macros if macro.get(metric) is not None]
+        sets = min((macro["n_datasets"][metric] for macro in defined), default=len(names))
+        values[metric] = Value(
+            metric=metric,
+            seeds=tuple(macro[metric] for macro in defined),
+            interval=_interval(whole[0], names)
+            if metric == "accuracy" and len(whole) == 1
+            else None,
+            note=f" (of {sets} sets)" if sets < len(names) else "",
+        )
+    return values
+
+
+def _interval(datasets: Datasets, names: Sequence[str]) -> list[float] | None:
+    """The 95 % interval of an average accuracy.
+
+    That of a mean of independent proportions combines their own intervals (Zou and Donner's
+    "MOVER"); for one data set it is that data set's interval. None if one of them has none.
+    """
+    if any(datasets[name].get("accuracy_ci95") is None for name in names):
+        return None
     rows = [(datasets[name]["accuracy"], *datasets[name]["accuracy_ci95"]) for name in names]
     accuracy, low, high = np.array(rows, dtype=np.float64).T
-    below, above = (np.sqrt(np.sum((end - accuracy) ** 2)) / len(names) for end in (low, high))
-    mean = values["accuracy"]
-    return {**values, "accuracy_ci95": [mean - float(below), mean + float(above)]}
-
-
-# --- over seeds ---------------------------------------------------------------------------------
-
-
-def values_of(seeds: Sequence[Datasets], names: Sequence[str], metric: str) -> list[float]:
-    """The macro average over ``names`` of each seed that has all of them and defines it."""
-    whole = (one for one in seeds if set(names) <= one.keys())
-    found = (macro_average(one, names).get(metric) for one in whole)
-    return [value for value in found if value is not None]
-
-
-def text_of(seeds: Sequence[Datasets], names: Sequence[str], metric: str) -> str:
-    """The mean over the seeds that define it; of several, with their sample standard deviation.
-
-    Where not all of several data sets have the metric, it says how many do.
-    """
-    values = values_of(seeds, names, metric)
-    form = DEFINITIONS[metric].text
-    if not values:
-        return form(None)
-    text = form(statistics.fmean(values))
-    if len(values) > 1:
-        text += f" \u00b1 {form(statistics.stdev(values))}"
-    whole = (one for one in seeds if set(names) <= one.keys())
-    counts = [sum(one[name].get(metric) is not None for name in names) for one in whole]
-    least = min(filter(None, counts))
-    return text if least == len(names) else f"{text} (of {least} sets)"
+    below = np.sqrt(np.sum((low - accuracy) ** 2)) / len(names)
+    above = np.sqrt(np.sum((high - accuracy) ** 2)) / len(names)
+    mean = math.fsum(accuracy) / len(names)
+    return [mean - float(below), mean + float(above)]

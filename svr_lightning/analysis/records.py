@@ -79,6 +79,9 @@ class SampleRecord:
     """The turn whose answer is returned, from 1; 0 if the problem could not be run."""
     stopped_early: bool
     """Whether a turn before T_max ended the trajectory."""
+    accepted: bool | None = None
+    """Whether the stopping rule accepts the last generated turn, at T_max too. None in recordings
+    of earlier versions."""
     turns: tuple[TurnRecord, ...]
     """All recorded turns; those behind ``observed_turns`` were generated for replays."""
     observed_turns: Count | None = None
@@ -86,7 +89,8 @@ class SampleRecord:
 
     def __post_init__(self) -> None:
         name = f"record {self.id!r} of {self.dataset!r}"
-        recorded, observed = len(self.turns), self.observed
+        recorded = len(self.turns)
+        observed = self.observed
         if bool(recorded) == (self.error is not None):
             raise ValueError(f"{name} must have either turns or an 'error'")
         if not min(1, recorded) <= self.returned_turn <= recorded:
@@ -96,8 +100,8 @@ class SampleRecord:
                 f"{name}: observed_turns {observed} is not between the returned turn "
                 f"{self.returned_turn} and the last, {recorded}"
             )
-        if self.stopped_early and not recorded:
-            raise ValueError(f"{name} stopped early without a turn")
+        if (self.stopped_early or self.accepted) and not recorded:
+            raise ValueError(f"{name} stopped without a turn")
         if wrong := [turn.turn for n, turn in enumerate(self.turns, 1) if turn.turn != n]:
             raise ValueError(f"{name}: its turns must be numbered from 1; found {wrong[0]}")
 
@@ -126,8 +130,13 @@ class SampleRecord:
         """[T] what stopping rules may read of the turns."""
         return tuple(
             StopSignals(
-                *(turn.verdict, turn.confidence, turn.truncated, turn.answer_group),
-                *(turn.verdict_probability, turn.answer_logprob, turn.completion_logprob),
+                verdict=turn.verdict,
+                confidence=turn.confidence,
+                truncated=turn.truncated,
+                answer=turn.answer_group,
+                verdict_probability=turn.verdict_probability,
+                answer_logprob=turn.answer_logprob,
+                completion_logprob=turn.completion_logprob,
             )
             for turn in self.turns
         )
@@ -164,14 +173,17 @@ class SampleRecord:
 
 
 def _set_fields(record: SampleRecord | TurnRecord) -> dict[str, Any]:
-    values = {one.name: getattr(record, one.name) for one in fields(record)}
-    optional = {one.name for one in fields(record) if one.default is None}
-    return {k: v for k, v in values.items() if v is not None or k not in optional}
+    values = {}
+    for each in fields(record):
+        value = getattr(record, each.name)
+        if value is not None or each.default is not None:
+            values[each.name] = value
+    return values
 
 
 def unique(records: Sequence[SampleRecord]) -> list[SampleRecord]:
     """The first record of each problem, in order: a distributed sampler pads with repeats."""
-    found: dict[tuple[str, str], SampleRecord] = {}
+    first: dict[tuple[str, str], SampleRecord] = {}
     for record in records:
-        found.setdefault(record.key, record)
-    return list(found.values())
+        first.setdefault(record.key, record)
+    return list(first.values())

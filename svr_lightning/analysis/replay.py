@@ -56,17 +56,24 @@ def replay(table: TurnTable, rule: StopRule | FirstRight | None, max_turns: int)
     turns: Sequence[Sequence[Any]] = table.signals
     if isinstance(rule, FirstRight):
         turns = [row[:n] for row, n in zip(table.correct.tolist(), table.length, strict=True)]
-    found = []
-    for name, seen in zip(table.ids, turns, strict=True):
-        end = first_ending(rule, seen, max_turns) if seen else Ending(0, 0, False)
+    endings = []
+    for name, recorded in zip(table.ids, turns, strict=True):
+        end = first_ending(rule, recorded, max_turns) if recorded else Ending(0, 0, False)
         if end is None:
             raise ValueError(
-                f"record {name!r} of {table.dataset!r}: no turn stopped and only {len(seen)} of "
-                f"{max_turns} turns are there; record every turn with --record, or lower T_max"
+                f"record {name!r} of {table.dataset!r}: no turn stopped and only {len(recorded)} "
+                f"of {max_turns} turns are there; record every turn with --record, or lower T_max"
             )
-        found.append(end[:3])
-    observed, returned, early = np.array(found, dtype=np.int64).reshape(-1, 3).T
-    return replace(table, observed=observed, returned=returned, stopped_early=early.astype(bool))
+        endings.append(end)
+    return replace(
+        table,
+        observed=np.array([end.observed for end in endings], dtype=np.int64),
+        returned=np.array([end.returned for end in endings], dtype=np.int64),
+        stopped_early=np.array([end.stopped_early for end in endings], dtype=np.bool_),
+        accepted=np.array([end.accepted for end in endings], dtype=np.bool_),
+        rule=rule,
+        max_turns=max_turns,
+    )
 
 
 # --- curves -------------------------------------------------------------------------------------

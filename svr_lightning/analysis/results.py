@@ -16,7 +16,7 @@ import svr_lightning
 from svr_lightning.analysis.metrics import measure_all
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.table import TurnTable, turn_tables
-from svr_lightning.core.stopping import StopRule, rule_from_config
+from svr_lightning.core.stopping import StopRule, is_own, rule_from_config
 from svr_lightning.errors import ConfigError, faults_of, require
 from svr_lightning.files import to_json, write_aside, write_file
 from svr_lightning.row_files import file_rows
@@ -64,26 +64,25 @@ class Evaluation:
     """The recorded turns of each data set, by name."""
     config: Mapping[str, Any]
     """The run's configuration; empty without a results file."""
+    stop: StopRule | str
+    """What stops the policy: the paper's rule where no configuration is quoted; the class path of
+    a rule outside of this package, which is not imported."""
+    max_turns: int
+    """T_max: what the configuration says; without it, the longest recorded trajectory."""
 
     @property
     def rule(self) -> StopRule:
-        """What stopped the policy; the paper's rule where no configuration is quoted.
+        """What stops the policy.
 
         Raises:
-            ConfigError: naming the results file whose rule is none of this package.
+            ConfigError: if it is a class outside of this package, which cannot be replayed.
         """
-        try:
-            return rule_from_config(section(self.config, "model", "evaluation"))
-        except ValueError as error:
-            file = self.samples.parent / RESULTS
-            raise ConfigError(f"{file}: model.evaluation.{error}") from error
-
-    @property
-    def max_turns(self) -> int:
-        """T_max: what the configuration says; without it, the longest recorded trajectory."""
-        stated = setting(self.config, "protocol", "max_turns")
-        longest = max(1, *(table.correct.shape[1] for table in self.tables.values()))
-        return stated if isinstance(stated, int) else longest
+        if isinstance(self.stop, str):
+            raise ConfigError(
+                f"{self.samples.parent / RESULTS}: the stopping rule {self.stop} is code outside "
+                "svr_lightning, which is not run; evaluate with one of svr_lightning's rules"
+            )
+        return self.stop
 
     @property
     def independent(self) -> bool:
@@ -103,11 +102,32 @@ def read_evaluation(folder: Path) -> Evaluation:
     hint = f"give one of {', '.join(inside[:6])}" if inside else f"give a folder with a {SAMPLES}"
     require(samples.is_file(), f"{folder}: no evaluation; {hint}")
     records = read_samples(samples)
-    with faults_of(f"{samples}: "):
-        tables = turn_tables(records)
-    require(bool(tables), f"{samples}: there are no samples in it; evaluate something first")
+    require(bool(records), f"{samples}: there are no samples in it; evaluate something first")
     config = _quoted_config(folder / RESULTS)
-    return Evaluation(samples=samples, records=records, tables=tables, config=config)
+    with faults_of(f"{folder / RESULTS}: model.evaluation."):
+        stop = _quoted_rule(config)
+    max_turns = setting(config, "protocol", "max_turns")
+    if not isinstance(max_turns, int):
+        max_turns = max(1, *(len(record.turns) for record in records))
+    adaptive = setting(config, "protocol", "adaptive") is not False
+    with faults_of(f"{samples}: "):
+        tables = turn_tables(records, stop if adaptive else None, max_turns)
+    return Evaluation(
+        samples=samples,
+        records=records,
+        tables=tables,
+        config=config,
+        stop=stop,
+        max_turns=max_turns,
+    )
+
+
+def _quoted_rule(config: Mapping[str, Any]) -> StopRule | str:
+    """The stopping rule of a configuration; of a class outside of this package its path."""
+    path = setting(config, "model", "evaluation", "stop", "class_path")
+    if isinstance(path, str) and not is_own(path):
+        return path
+    return rule_from_config(section(config, "model", "evaluation"))
 
 
 def _quoted_config(path: Path) -> Mapping[str, Any]:

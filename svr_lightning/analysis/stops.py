@@ -164,11 +164,14 @@ def outcomes(
             continue
         if rule not in whole:
             whole[rule] = replay(table, rule, max_turns)
+        ended = whole[rule]
         yield replace(
-            whole[rule],
-            returned=np.minimum(whole[rule].returned, turns),
-            observed=np.minimum(whole[rule].observed, turns),
-            stopped_early=whole[rule].stopped_early & (whole[rule].observed < turns),
+            ended,
+            returned=np.minimum(ended.returned, turns),
+            observed=np.minimum(ended.observed, turns),
+            stopped_early=ended.stopped_early & (ended.observed < turns),
+            accepted=ended.accepted & (ended.observed <= turns),
+            max_turns=turns,
         )
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.core.metrics import DEFINITIONS, NO_VERDICT, VERDICT_CODES, value_of
+from svr_lightning.core.stopping import Rule, StopRule
 from svr_lightning.core.types import StopSignals
 
 Bools = NDArray[np.bool_]
@@ -31,7 +32,8 @@ Floats = NDArray[np.float64]
 class TurnTable:
     """The recorded turns of one data set, and where a stopping rule ends each trajectory.
 
-    Entries beyond a problem's turns are never read.
+    ``rule`` and ``max_turns`` made ``returned``, ``observed``, ``stopped_early`` and ``accepted``,
+    and every metric that follows from them. Entries beyond a problem's turns are never read.
     """
 
     dataset: str
@@ -60,6 +62,25 @@ class TurnTable:
     returned."""
     stopped_early: Bools
     """[N] whether a turn before T_max ended the trajectory."""
+    accepted: Bools
+    """[N] whether ``rule`` accepts the last observed turn, at T_max too."""
+    rule: Rule[Any] | str | None
+    """What ends trajectories: None for every turn, a text if it is no single rule of this package:
+    the class path of one that is not imported, or "several rules"."""
+    max_turns: int
+    """T_max."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether every problem that ran has all T_max turns, so that any rule can be replayed."""
+        every = (self.length == self.max_turns) | (self.length == 0)
+        cut = self.stopped_early & (self.observed == self.length)  # where T_max is not known
+        return bool(every.all()) and not cut.any()
+
+    @property
+    def has_checks(self) -> bool:
+        """Whether any recorded turn has a self-check."""
+        return bool((self.verdict != NO_VERDICT).any())
 
     def right_at(self, turn: Ints) -> Bools:
         """[N] whether the answer at each problem's ``turn`` (from 1) is right; not at turn 0."""
@@ -86,6 +107,7 @@ class TurnTable:
             "any_correct": (self.correct & self.seen).any(1),
             "turns": self.observed,
             "stopped_early": self.stopped_early,
+            "accepted": self.accepted,
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
@@ -125,8 +147,12 @@ class TurnTable:
     def values(self) -> dict[str, float]:
         """Every metric that the method has, defined or not."""
         # A table without any turn does not rule self-checks out.
-        checked = not self.length.any() or bool((self.verdict != NO_VERDICT).any())
-        return {n: self.value(n) for n, one in DEFINITIONS.items() if checked or not one.of_turns}
+        checked = not self.length.any() or self.has_checks
+        return {
+            name: self.value(name)
+            for name, definition in DEFINITIONS.items()
+            if checked or not definition.of_turns
+        }
 
     def select(self, rows: NDArray[Any]) -> "TurnTable":
         """The table of some problems, by index or mask; an index may come twice."""
@@ -139,7 +165,7 @@ class TurnTable:
         return replace(self, **columns)
 
 
-_COLUMNS = ("length", "returned", "observed", "stopped_early")
+_COLUMNS = ("length", "returned", "observed", "stopped_early", "accepted")
 _TURN_COLUMNS: dict[str, tuple[type, Any]] = {
     "correct": (np.bool_, False),
     "verdict": (np.int64, NO_VERDICT),
@@ -150,18 +176,29 @@ _TURN_COLUMNS: dict[str, tuple[type, Any]] = {
 """Type of each column of turns, and what stands beyond a problem's turns."""
 
 
-def turn_tables(records: Sequence[SampleRecord]) -> dict[str, TurnTable]:
+def turn_tables(
+    records: Sequence[SampleRecord],
+    rule: Rule[Any] | str | None = None,
+    max_turns: int | None = None,
+) -> dict[str, TurnTable]:
     """One table per data set, in the order in which the data sets first occur.
 
     Every recorded turn goes in, also those behind the returned one.
 
+    Args:
+        records: of an evaluation.
+        rule: what ended the trajectories, see :attr:`TurnTable.rule`.
+        max_turns: T_max; None for the longest recorded trajectory.
+
     Raises:
         ValueError: naming a record with a turn that has no label.
     """
+    if max_turns is None:
+        max_turns = max((len(record.turns) for record in records), default=0)
     rows: dict[str, list[SampleRecord]] = {}
     for record in records:
         rows.setdefault(record.dataset, []).append(record)
-    return {name: _turn_table(name, problems) for name, problems in rows.items()}
+    return {name: _turn_table(name, problems, rule, max_turns) for name, problems in rows.items()}
 
 
 def cluster_codes(labels: Sequence[object]) -> Ints:
@@ -175,7 +212,19 @@ def cluster_codes(labels: Sequence[object]) -> Ints:
     return np.array([known.setdefault(label, len(known)) for label in labels], dtype=np.int64)
 
 
-def _turn_table(dataset: str, records: Sequence[SampleRecord]) -> TurnTable:
+def _accepted(record: SampleRecord, rule: Rule[Any] | str | None, max_turns: int) -> bool:
+    """Whether the rule accepts the last observed turn; earlier versions did not record it."""
+    if record.accepted is not None:
+        return record.accepted
+    seen = record.signals[: record.observed]
+    if isinstance(rule, StopRule) and seen:
+        return rule.stops(seen, max_turns)
+    return record.stopped_early
+
+
+def _turn_table(
+    dataset: str, records: Sequence[SampleRecord], rule: Rule[Any] | str | None, max_turns: int
+) -> TurnTable:
     size = max((len(record.turns) for record in records), default=0)
     columns: dict[str, NDArray[Any]] = {
         name: np.full((len(records), size), empty, dtype=dtype)
@@ -202,13 +251,20 @@ def _turn_table(dataset: str, records: Sequence[SampleRecord]) -> TurnTable:
         returned=np.array([record.returned_turn for record in records]),
         observed=np.array([record.observed for record in records]),
         stopped_early=np.array([record.stopped_early for record in records]),
+        accepted=np.array([_accepted(record, rule, max_turns) for record in records]),
+        rule=rule,
+        max_turns=max_turns,
         **columns,
     )
 
 
 def pool(tables: Mapping[str, TurnTable]) -> TurnTable:
-    """All problems of all data sets in one table. No cluster spans two sets."""
+    """All problems of all data sets in one table. No cluster spans two sets.
+
+    T_max is the largest of theirs.
+    """
     parts = list(tables.values())
+    one_rule = all(table.rule == parts[0].rule for table in parts)
     width = max(table.correct.shape[1] for table in parts)
 
     def padded(column: NDArray[Any], empty: Any) -> NDArray[Any]:
@@ -228,5 +284,7 @@ def pool(tables: Mapping[str, TurnTable]) -> TurnTable:
         ids=tuple(f"{name}/{one}" for name, table in tables.items() for one in table.ids),
         cluster=cluster_codes(named),
         signals=tuple(turns for table in parts for turns in table.signals),
+        rule=parts[0].rule if one_rule else "several rules",
+        max_turns=max(table.max_turns for table in parts),
         **columns,
     )

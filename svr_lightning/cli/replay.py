@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.text import Text
 
 from svr_lightning.analysis.logs import read_recording
-from svr_lightning.analysis.metrics import groups, text_of
+from svr_lightning.analysis.metrics import groups, summarize
 from svr_lightning.analysis.regrade import regrade
 from svr_lightning.analysis.replay import curves
 from svr_lightning.analysis.results import SAMPLES, Evaluation, setting
@@ -100,7 +100,9 @@ def _graded(recorded: Evaluation, grader: str, trusted: Sequence[str]) -> Evalua
     undecided = sum(turn.grading_error is not None for turn in new)
     changes = f"{right} of {len(new)} turns now right, {wrong} now wrong, {undecided} undecided"
     Console().print(Text(f"labels by {grader}: {changes}"))
-    return replace(recorded, records=records, tables=turn_tables(records))
+    rule = next(iter(recorded.tables.values())).rule
+    tables = turn_tables(records, rule, recorded.max_turns)
+    return replace(recorded, records=records, tables=tables)
 
 
 def show(found: Mapping[str, Any], rule: str) -> None:
@@ -111,11 +113,11 @@ def show(found: Mapping[str, Any], rule: str) -> None:
     if found["privileged"]:
         console.print(Text("privileged: labels in prompts", style="bold"))
     heads = [DEFINITIONS[name].head for name in COLUMNS]
-    for part, names in groups(point["datasets"]).items():
+    for part in groups(point["datasets"]):
         title = short(part, 40)
-        budgets = [[str(row["budget"]), *_cells(row, names)] for row in found["fixed"]]
-        rows = [[f"{row['threshold']:.2f}", *_cells(row, names)] for row in found["thresholds"]]
-        own = ["the run's rule", *_cells(point, names)]
+        budgets = [[str(row["budget"]), *_cells(row, part)] for row in found["fixed"]]
+        rows = [[f"{row['threshold']:.2f}", *_cells(row, part)] for row in found["thresholds"]]
+        own = ["the run's rule", *_cells(point, part)]
         console.print(text_table(["K", *heads], budgets, f"{title}: fixed budgets"))
         console.print(text_table(["threshold", *heads], [*rows, own], f"{title}: adaptive"))
         if "stops" in found:
@@ -124,9 +126,10 @@ def show(found: Mapping[str, Any], rule: str) -> None:
         _print_votes(console, found["votes"])
 
 
-def _cells(row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    """The columns of an operating point over the data sets ``names``."""
-    return [text_of([row["datasets"]], names, metric) for metric in COLUMNS]
+def _cells(row: Mapping[str, Any], part: str) -> list[str]:
+    """The columns of an operating point on a data set or an average."""
+    summary = summarize([row["datasets"]])
+    return [summary(part, metric).text for metric in COLUMNS]
 
 
 def _print_stops(console: Console, title: str, stops: Mapping[str, Any]) -> None:

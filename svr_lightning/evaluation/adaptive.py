@@ -22,6 +22,7 @@ def trajectory_record(trajectory: Trajectory, dataset: str, grader: str = "paper
         returned_turn=end.returned,
         observed_turns=None if end.observed == end.returned else end.observed,
         stopped_early=end.stopped_early,
+        accepted=end.accepted,
         turns=tuple(_turn_record(problem, turn, grader) for turn in trajectory.turns),
     )
 
@@ -54,6 +55,7 @@ def error_record(problem: Problem, dataset: str, error: str) -> SampleRecord:
         **_problem_fields(problem, dataset),
         returned_turn=0,
         stopped_early=False,
+        accepted=False,
         turns=(),
         error=error,
     )

@@ -6,9 +6,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from svr_lightning.analysis.metrics import average, columns_of, text_of
+from svr_lightning.analysis.metrics import columns_of, summarize
 from svr_lightning.analysis.records import SampleRecord
-from svr_lightning.core.metrics import DEFINITIONS
+from svr_lightning.core.metrics import DEFINITIONS, NONE
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, Turn
 from svr_lightning.display import excerpt, interval, plain, short, text_table, turn_header
@@ -63,7 +63,7 @@ def print_outcome(
 
 def stop_reason(record: SampleRecord, rule: StopRule | None) -> str:
     """Why a recorded trajectory ended under ``rule``, in a few words."""
-    if rule is not None and record.stopped_early:
+    if rule is not None and record.accepted:
         return rule.reason(record.signals[: record.observed])
     chosen = record.returned_turn < len(record.turns)
     return "no turns were left" + ", the rule prefers an earlier one" * chosen
@@ -72,12 +72,15 @@ def stop_reason(record: SampleRecord, rule: StopRule | None) -> str:
 def print_results(file: Path) -> None:
     """Print a results file, at most 80 columns wide, and the folder it lies in."""
     datasets = json.loads(file.read_text(encoding="utf-8"))["datasets"]
+    summary = summarize([datasets])
     rows = []
-    for name, sets in columns_of(datasets).items():
-        problems = sum(datasets[one]["n"] for one in sets)
-        cells = (text_of([datasets], sets, metric) for metric in _METRICS)
-        bounds = interval(average(datasets, sets)["accuracy_ci95"])
-        rows.append([short(name, _NAME), str(problems), *cells, bounds])
+    for part, names in columns_of(datasets).items():
+        problems = sum(datasets[name]["n"] for name in names)
+        cells = [summary(part, metric).text for metric in _METRICS]
+        bounds = summary(part, "accuracy").interval
+        rows.append(
+            [short(part, _NAME), str(problems), *cells, interval(bounds) if bounds else NONE]
+        )
     heads = (DEFINITIONS[metric].head for metric in _METRICS)
     table = text_table(("data set", "n", *heads, "Acc., 95 %"), rows)
     table.padding = (0, 1, 0, 0)

@@ -3,10 +3,9 @@
 Without an average of the paper's data sets, each data set has figures of its own.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,15 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from svr_lightning.analysis.intervals import effective_size, wilson_interval
-from svr_lightning.analysis.metrics import average, groups, values_of
+from svr_lightning.analysis.metrics import Summary, groups
 from svr_lightning.analysis.replay import THRESHOLDS, replay, transitions
 from svr_lightning.analysis.stops import FRESH, ORACLE, REFINING, frontiers
 from svr_lightning.analysis.table import Bools, Ints, TurnTable, cluster_codes, pool
 from svr_lightning.core.metrics import VERDICT_CODES
-from svr_lightning.core.stopping import DEFAULT_THRESHOLD
+from svr_lightning.core.stopping import DEFAULT_THRESHOLD, StopRule
 from svr_lightning.report import drawing
 from svr_lightning.report.drawing import BLUE, FAINT, GREY, LIGHT_BLUE, ORANGE, Draw
-from svr_lightning.report.runs import Method, Numbers, Run, data_sets
+from svr_lightning.report.runs import Method, Numbers, data_sets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +79,10 @@ def _of_method(method: Method, number: int) -> Iterator[Plot]:
     parts = run.parts
     if run.complete:
         caption = "every fixed budget, and adaptive inference where answers are self-checked"
-        yield plot("2_budgets", caption, budget_numbers(run), draw_budgets)
+        yield plot("2_budgets", caption, budget_numbers(method.first), draw_budgets)
     if run.at_thresholds:
-        yield plot("3_thresholds", "other thresholds", threshold_numbers(run), draw_thresholds)
+        numbers = threshold_numbers(method.first)
+        yield plot("3_thresholds", "other thresholds", numbers, draw_thresholds)
     for part, tables in parts.items():
         table = pool(tables)
         if run.self_checks:
@@ -93,10 +93,12 @@ def _of_method(method: Method, number: int) -> Iterator[Plot]:
                 "stopping rules over tokens, at the settings that are best on these very problems "
                 "(svr replay --compare-stops chooses them on others)"
             )
-            yield plot("5_stopping_rules", caption, rule_numbers(run, table), draw_rules, part)
-        if table.correct.shape[1] > 1:
+            yield plot("5_stopping_rules", caption, rule_numbers(tables), draw_rules, part)
+        refining = {name: one for name, one in tables.items() if name not in run.independent}
+        if any(one.correct.shape[1] > 1 for one in refining.values()):
+            numbers = transition_numbers(pool(refining))
             caption = "what refinement does to answers, all recorded turns"
-            yield plot("6_transitions", caption, transition_numbers(table), draw_transitions, part)
+            yield plot("6_transitions", caption, numbers, draw_transitions, part)
         if run.stops:
             caption = "where trajectories end; orange is the premature stop error"
             yield plot("7_trajectories", caption, stop_numbers(table), draw_stops, part)
@@ -112,29 +114,47 @@ def frontier_numbers(methods: Sequence[Method]) -> Numbers:
     point's bar is over problems, or over seeds where a method has several.
     """
     panels = []
-    for name, sets in groups(data_sets(methods)).items():
-        there = [(n, m) for n, m in enumerate(methods) if set(sets) <= m.runs[0].tables.keys()]
-        whole = [(m, m.runs[0].budgets, "fixed budgets") for _, m in there if m.runs[0].complete]
-        votes = [(m, [*m.runs[0].votes.values()], "votes") for _, m in there if m.runs[0].votes]
-        lines = [
-            {
-                "name": f"{drawing.shown(method.name, 20)}, {what}",
-                "accuracy": [fmean(row[one]["accuracy"] for one in sets) for row in rows],
-                "tokens": [fmean(row[one]["avg_total_tokens"] for one in sets) for row in rows],
-            }
-            for method, rows, what in [*whole[:1], *votes]
+    for part, names in groups(data_sets(methods)).items():
+        there = [
+            (number, method)
+            for number, method in enumerate(methods)
+            if set(names) <= method.runs[0].tables.keys()
         ]
+        budgets = [method for _, method in there if method.first.budgets]
+        lines = [
+            _line(f"{drawing.shown(method.name, 20)}, fixed budgets", method.first.budgets, part)
+            for method in budgets[:1]
+        ]
+        for _, method in there:
+            if method.votes:
+                name = f"{drawing.shown(method.name, 20)}, votes"
+                lines.append(_line(name, [*method.votes.values()], part))
         points = []
         for number, method in there:
-            accuracy = values_of(method.seeds, sets, "accuracy")
-            interval = average(method.seeds[0], sets)["accuracy_ci95"]
-            if len(accuracy) > 1:
-                interval = [fmean(accuracy) + sign * stdev(accuracy) for sign in (-1, 1)]
-            tokens = fmean(values_of(method.seeds, sets, "avg_total_tokens"))
-            point = {"method": number, "name": method.name, "tokens": tokens}
-            points.append({**point, "accuracy": fmean(accuracy), "accuracy_interval": interval})
-        panels.append({"name": name, "points": points, "lines": lines})
+            accuracy = method.summary(part, "accuracy")
+            interval = accuracy.interval
+            if accuracy.mean is not None and accuracy.deviation is not None:
+                interval = [accuracy.mean - accuracy.deviation, accuracy.mean + accuracy.deviation]
+            points.append(
+                {
+                    "method": number,
+                    "name": method.name,
+                    "tokens": method.summary(part, "avg_total_tokens").mean,
+                    "accuracy": accuracy.mean,
+                    "accuracy_interval": interval,
+                }
+            )
+        panels.append({"name": part, "points": points, "lines": lines})
     return {"panels": panels}
+
+
+def _line(name: str, rows: Sequence[Summary], part: str) -> Numbers:
+    """Accuracy over tokens of operating points of one policy; tokens count every prompt."""
+    return {
+        "name": name,
+        "accuracy": [row(part, "accuracy").mean for row in rows],
+        "tokens": [row(part, "avg_total_tokens").mean for row in rows],
+    }
 
 
 def draw_frontier(data: Numbers) -> Figure:
@@ -158,16 +178,22 @@ def draw_frontier(data: Numbers) -> Figure:
 # --- fixed budgets and thresholds -------------------------------------------------------------
 
 
-def budget_numbers(run: Run) -> Numbers:
+def budget_numbers(method: Method) -> Numbers:
     """Accuracy of every fixed budget and of adaptive inference, on each average or data set."""
+    run = method.runs[0]
     panels = []
-    for name, sets in groups(run.tables).items():
-        adaptive = average(run.datasets, sets)
-        fixed = [average(row, sets)["accuracy"] for row in run.budgets]
-        panel = {"name": name, "budgets": [*range(1, len(fixed) + 1)], "accuracy": fixed}
-        panel |= {"turns": adaptive["turns"], "adaptive": adaptive["accuracy"]}
-        panel["adaptive_ci95"] = adaptive["accuracy_ci95"]
-        panels.append(panel if run.self_checks else {**panel, "adaptive": None})
+    for part in groups(run.tables):
+        adaptive = method.summary(part, "accuracy")
+        panels.append(
+            {
+                "name": part,
+                "budgets": [*range(1, run.budget + 1)],
+                "accuracy": [row(part, "accuracy").mean for row in method.budgets],
+                "turns": method.summary(part, "turns").mean,
+                "adaptive": adaptive.mean if run.self_checks else None,
+                "adaptive_ci95": adaptive.interval,
+            }
+        )
     return {"panels": panels}
 
 
@@ -189,15 +215,20 @@ def draw_budgets(data: Numbers) -> Figure:
     return drawing.panels(data["panels"], 2.5, draw, "accuracy")
 
 
-def threshold_numbers(run: Run) -> Numbers:
-    """Accuracy, stops and turns at each threshold of the grid, on each average or data set."""
+def threshold_numbers(method: Method) -> Numbers:
+    """Accuracy, stops and turns at each threshold of the grid, on each average or data set.
+
+    ``threshold`` is the run's own, None if its data sets have several.
+    """
+    tables = method.runs[0].tables
     panels = []
-    for name, sets in groups(run.tables).items():
-        rows = [average(row, sets) for row in run.at_thresholds]
-        columns = {key: [row[key] for row in rows] for key in ("accuracy", "esr", "pse", "turns")}
-        panels.append({"name": name, "thresholds": list(THRESHOLDS), **columns})
-    own = getattr(run.rule, "threshold", DEFAULT_THRESHOLD)
-    return {"threshold": own, "panels": panels}
+    for part in groups(tables):
+        panel: Numbers = {"name": part, "thresholds": list(THRESHOLDS)}
+        for metric in ("accuracy", "esr", "pse", "turns"):
+            panel[metric] = [row(part, metric).mean for row in method.at_thresholds.values()]
+        panels.append(panel)
+    stated = {getattr(table.rule, "threshold", DEFAULT_THRESHOLD) for table in tables.values()}
+    return {"threshold": stated.pop() if len(stated) == 1 else None, "panels": panels}
 
 
 def draw_thresholds(data: Numbers) -> Figure:
@@ -208,9 +239,11 @@ def draw_thresholds(data: Numbers) -> Figure:
         axes.plot(x, panel["accuracy"], "o-", color=BLUE, label="accuracy")
         axes.plot(x, panel["esr"], color=GREY, label="stopped early")
         axes.plot(x, panel["pse"], color=ORANGE, label="stopped early and wrong")
-        axes.axvline(data["threshold"], color=FAINT, linestyle=drawing.DASHED)
+        axes.set_xlabel("confidence threshold")
+        if data["threshold"] is not None:
+            axes.axvline(data["threshold"], color=FAINT, linestyle=drawing.DASHED)
+            axes.set_xlabel("confidence threshold (dashed: the run's)")
         axes.set_ylim(-0.03, 1.03)
-        axes.set_xlabel("confidence threshold (dashed: the run's)")
 
     return drawing.panels(data["panels"], 2.5, draw, "share of problems", 3)
 
@@ -291,11 +324,23 @@ def draw_reliability(data: Numbers) -> Figure:
 # --- stopping rules ---------------------------------------------------------------------------
 
 
-def rule_numbers(run: Run, table: TurnTable) -> Numbers:
-    """Where the rule of a complete run lies under every T_max, and the frontiers of others."""
-    ended = [replay(table, run.rule, turns) for turns in range(1, run.max_turns + 1)]
-    own = [{"tokens": t.value("avg_total_tokens"), "accuracy": t.value("accuracy")} for t in ended]
-    return {"own": own, "lines": frontiers(table, run.max_turns)}
+def rule_numbers(tables: Mapping[str, TurnTable]) -> Numbers:
+    """Where each table's own rule lies under every T_max, and the frontiers of other rules.
+
+    ``tables`` are of a complete run, each under its own rule.
+    """
+    points = []
+    for turns in range(1, max(table.max_turns for table in tables.values()) + 1):
+        ended = {}
+        for name, table in tables.items():
+            assert isinstance(table.rule, StopRule)
+            ended[name] = replay(table, table.rule, min(turns, table.max_turns))
+        together = pool(ended)
+        points.append(
+            {"tokens": together.value("avg_total_tokens"), "accuracy": together.value("accuracy")}
+        )
+    turns = min(table.max_turns for table in tables.values())
+    return {"own": points, "lines": frontiers(pool(tables), turns)}
 
 
 def draw_rules(data: Numbers) -> Figure:
@@ -386,8 +431,8 @@ def draw_transitions(data: Numbers) -> Figure:
 _ENDS = (
     ("early_right", "stopped early, right", BLUE),
     ("early_wrong", "stopped early, wrong", ORANGE),
-    ("last_right", "out of turns, right", LIGHT_BLUE),
-    ("last_wrong", "out of turns, wrong", FAINT),
+    ("last_right", "at T_max, right", LIGHT_BLUE),
+    ("last_wrong", "at T_max, wrong", FAINT),
 )
 
 

@@ -99,35 +99,36 @@ def _listing(methods: Sequence[Method]) -> Iterator[tuple[str, list[Filed]]]:
 
 
 def trajectories(run: Run) -> Iterator[Filed]:
-    """Each problem of a run once, data set by data set, ended as the run's stopping rule says."""
-    records = {one.key: one for source in run.sources for one in source.records}
+    """Each problem of a run once, data set by data set, ended as its stopping rule says."""
+    records = {record.key: record for source in run.sources for record in source.records}
     for name, table in run.tables.items():
-        ends = zip(table.returned, table.observed, table.stopped_early, strict=True)
-        for key, (returned, observed, early) in zip(table.ids, ends, strict=True):
+        for row, problem in enumerate(table.ids):
             record = replace(
-                records[name, key],
-                returned_turn=int(returned),
-                observed_turns=int(observed),
-                stopped_early=bool(early),
+                records[name, problem],
+                returned_turn=int(table.returned[row]),
+                observed_turns=int(table.observed[row]),
+                stopped_early=bool(table.stopped_early[row]),
+                accepted=bool(table.accepted[row]),
             )
-            yield record, classes(record)
+            yield record, classes(record, refines=name not in run.independent)
 
 
-def classes(record: SampleRecord) -> frozenset[str]:
+def classes(record: SampleRecord, *, refines: bool = True) -> frozenset[str]:
     """The keys of :data:`CLASSES` that fit the observed turns of a trajectory.
 
     Broken is a wrong answer that was correct at an earlier turn, fixed a correct one whose first
-    was wrong.
+    was wrong; both only where a turn ``refines`` the one before, not of independent samples.
     """
     turns = record.turns[: record.observed]
     right = [bool(turn.correct) for turn in turns]
-    found = {
+    earlier = right[: max(record.returned_turn - 1, 0)]
+    fitting = {
         "premature": record.stopped_early and not record.right,
-        "fixed": record.right and not right[0],
-        "broken": not record.right and any(right[: max(record.returned_turn - 1, 0)]),
+        "fixed": refines and record.right and not right[0],
+        "broken": refines and not record.right and any(earlier),
         "truncated": any(turn.truncated for turn in turns),
     }
-    return frozenset(key for key, holds in found.items() if holds)
+    return frozenset(key for key, fits in fitting.items() if fits)
 
 
 def choose(found: Sequence[Filed], most: int) -> dict[str, list[Filed]]:

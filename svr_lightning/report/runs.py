@@ -1,22 +1,60 @@
-"""The methods of a report, each with one run per seed, read from samples files."""
+"""The methods of a report, each with one run per seed, read from samples files.
+
+Every data set is ended by the stopping rule and T_max of the file that it comes from.
+"""
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from svr_lightning.analysis.metrics import Datasets, averages, groups, measure, ordered
-from svr_lightning.analysis.replay import measured_under, replay, threshold_rules
+from svr_lightning.analysis.metrics import (
+    DISPLAY,
+    Datasets,
+    Summary,
+    averages,
+    groups,
+    measure,
+    ordered,
+    summarize,
+)
+from svr_lightning.analysis.replay import THRESHOLDS, measured_under, replay, threshold_rules
 from svr_lightning.analysis.results import Evaluation, read_evaluation, section, setting
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.analysis.voting import VOTES, vote
-from svr_lightning.core.metrics import NO_VERDICT
-from svr_lightning.core.stopping import StopRule, is_own
+from svr_lightning.core.stopping import StopRule
 from svr_lightning.errors import ConfigError, require
 
 Numbers = dict[str, Any]
+
+
+def can_stop(table: TurnTable) -> bool:
+    """Whether there is a stopping decision to speak of."""
+    if table.stopped_early.any():
+        return True
+    if table.max_turns == 1 or table.rule is None:
+        return False
+    if isinstance(table.rule, StopRule) and table.rule.needs_self_check:
+        return table.has_checks
+    return True
+
+
+def rule_text(tables: Mapping[str, TurnTable]) -> str:
+    """What ends the trajectories of data sets, in words; with their names where they differ."""
+    texts: dict[str, list[str]] = {}
+    for name, table in tables.items():
+        if can_stop(table):
+            text = f"{table.rule} and at most {table.max_turns} turns"
+        elif table.max_turns == 1:
+            text = "one turn"
+        else:
+            text = f"{table.max_turns} fixed turns"
+        texts.setdefault(text, []).append(DISPLAY.get(name, name))
+    if len(texts) == 1:
+        return next(iter(texts))
+    return ", ".join(f"{text} ({', '.join(names)})" for text, names in texts.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,73 +65,102 @@ class Run:
     """The configuration's seed, or the place among the method's runs."""
     sources: Sequence[Evaluation]
     tables: dict[str, TurnTable]
-    """Under ``rule`` if the run is complete, else as they were recorded."""
-    rule: StopRule | None
-    """None if it is a class outside of this package, which no report imports."""
-    rule_name: str
-    """The rule in words; of such a class its path."""
-    max_turns: int
-    complete: bool
-    """Whether every problem has all T_max turns, so that any stopping rule can be replayed."""
+    """Each as the rule and T_max of its own source end it."""
+    independent: frozenset[str]
+    """The data sets whose turns are fresh: independent samples that refine nothing."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all T_max turns of every problem are there and the rule can be replayed."""
+        return all(
+            isinstance(table.rule, StopRule) and table.max_turns > 1 and table.whole
+            for table in self.tables.values()
+        )
+
+    @property
+    def max_turns(self) -> int:
+        """The largest T_max."""
+        return max(table.max_turns for table in self.tables.values())
+
+    @property
+    def budget(self) -> int:
+        """The most turns that every data set has; 0 unless complete."""
+        return min(table.max_turns for table in self.tables.values()) if self.complete else 0
 
     @cached_property
     def datasets(self) -> Datasets:
         """The metrics of each data set; those of stopping only where something can stop."""
-        absent = {} if self.stops else dict.fromkeys(("esr", "pse"))
-        return {name: {**measure(table), **absent} for name, table in self.tables.items()}
+        values = {}
+        for name, table in self.tables.items():
+            values[name] = measure(table)
+            if not can_stop(table):
+                values[name] |= dict.fromkeys(("esr", "pse"))
+        return values
 
     @cached_property
     def budgets(self) -> list[Datasets]:
-        """:attr:`datasets` of each fixed budget from 1 to T_max; none unless complete."""
-        turns = range(1, self.complete * self.max_turns + 1)
-        return [measured_under(self.tables, None, budget) for budget in turns]
+        """:attr:`datasets` of each fixed budget of turns, from 1 on; none unless complete."""
+        return [measured_under(self.tables, None, turns) for turns in range(1, self.budget + 1)]
 
     @cached_property
     def at_thresholds(self) -> list[Datasets]:
-        """:attr:`datasets` at each threshold; none unless complete and with self-checks."""
-        rules = threshold_rules(self.rule) if self.complete and self.self_checks else []
-        return [measured_under(self.tables, rule, self.max_turns) for rule in rules]
+        """:attr:`datasets` at each threshold of :data:`THRESHOLDS`, every rule with its own T_max.
+
+        None unless the run is complete and has self-checks, or if a rule has no such threshold.
+        """
+        if not (self.complete and self.self_checks):
+            return []
+        rows: list[dict[str, Any]] = [{} for _ in THRESHOLDS]
+        for name, table in self.tables.items():
+            assert isinstance(table.rule, StopRule)
+            rules = threshold_rules(table.rule)
+            if not rules:
+                return []
+            for row, rule in zip(rows, rules, strict=True):
+                row[name] = measure(replay(table, rule, table.max_turns))
+        return list(rows)
 
     @cached_property
     def votes(self) -> dict[int, Datasets]:
-        """Accuracy and tokens of each number of votes, if turns are independent samples."""
-        if not self.complete or not all(one.independent for one in self.sources):
+        """Accuracy and tokens of each number of votes, if all turns are independent samples."""
+        if not self.complete or self.independent != self.tables.keys():
             return {}
-        ks = [k for k in VOTES if k <= self.max_turns]
-        found = {name: vote(table, ks) for name, table in self.tables.items()}
+        counts = [count for count in VOTES if count <= self.budget]
+        voted = {name: vote(table, counts) for name, table in self.tables.items()}
         return {
-            k: {
-                name: {"accuracy": one[f"maj@{k}"], "avg_total_tokens": one[f"tokens@{k}"]}
-                for name, one in found.items()
+            count: {
+                name: {
+                    "accuracy": values[f"maj@{count}"],
+                    "avg_total_tokens": values[f"tokens@{count}"],
+                }
+                for name, values in voted.items()
             }
-            for k in ks
+            for count in counts
         }
 
     @property
     def parts(self) -> dict[str, dict[str, TurnTable]]:
         """What figures are of: the data sets of the first average together, else each one."""
-        found = groups(self.tables)
+        parts = groups(self.tables)
         if averages(self.tables):
-            found = dict([next(iter(found.items()))])
-        return {part: {name: self.tables[name] for name in names} for part, names in found.items()}
+            first = next(iter(parts))
+            parts = {first: parts[first]}
+        return {part: {name: self.tables[name] for name in names} for part, names in parts.items()}
 
     @cached_property
     def self_checks(self) -> bool:
         """Whether any turn has a self-check."""
-        return any(bool((t.verdict != NO_VERDICT).any()) for t in self.tables.values())
+        return any(table.has_checks for table in self.tables.values())
 
     @cached_property
     def stops(self) -> bool:
         """Whether there is a stopping decision to speak of."""
-        early = any(bool(t.stopped_early.any()) for t in self.tables.values())
-        return early or (self.max_turns > 1 and self.self_checks)
+        return any(map(can_stop, self.tables.values()))
 
     @property
     def rule_text(self) -> str:
         """The stopping rule in words."""
-        if not self.stops:
-            return "one turn" if self.max_turns == 1 else f"{self.max_turns} fixed turns"
-        return f"{self.rule_name} and at most {self.max_turns} turns"
+        return rule_text(self.tables)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,9 +172,35 @@ class Method:
     runs: Sequence[Run]
 
     @property
-    def seeds(self) -> list[Datasets]:
-        """The metrics of each run."""
-        return [run.datasets for run in self.runs]
+    def first(self) -> "Method":
+        """The first seed alone, of which most figures are."""
+        return replace(self, runs=self.runs[:1])
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Its metrics over seeds, as its rule ends the trajectories."""
+        return summarize([run.datasets for run in self.runs])
+
+    @cached_property
+    def budgets(self) -> list[Summary]:
+        """Those of each fixed budget of turns, from 1 on; none unless every run is complete."""
+        return _over_seeds(run.budgets for run in self.runs)
+
+    @cached_property
+    def at_thresholds(self) -> dict[float, Summary]:
+        """Those of each threshold, where every run has them."""
+        rows = _over_seeds(run.at_thresholds for run in self.runs)
+        return dict(zip(THRESHOLDS, rows, strict=False))
+
+    @cached_property
+    def votes(self) -> dict[int, Summary]:
+        """Accuracy and tokens of each number of votes of the first seed."""
+        return {count: summarize([row]) for count, row in self.runs[0].votes.items()}
+
+
+def _over_seeds(runs: Iterable[Sequence[Datasets]]) -> list[Summary]:
+    """The summary of each operating point that every run has."""
+    return [summarize(seeds) for seeds in zip(*runs, strict=False)]
 
 
 def data_sets(methods: Sequence[Method]) -> list[str]:
@@ -131,24 +224,25 @@ def read_methods(arguments: Sequence[str]) -> list[Method]:
         name, path = _split(argument)
         source = read_evaluation(path)
         runs = seeds.setdefault(name, [])
-        for run in runs:
-            for one in run:
+        for sources in runs:
+            for other in sources:
                 require(
-                    (one.records, one.config) != (source.records, source.config),
-                    f"{argument}: the evaluation of {one.samples.parent} again, not another seed; "
-                    "give each once",
+                    (other.records, other.config) != (source.records, source.config),
+                    f"{argument}: the evaluation of {other.samples.parent} again, not another "
+                    "seed; give each once",
                 )
-            if not any(one.tables.keys() & source.tables.keys() for one in run):
-                run.append(source)
+            if not any(other.tables.keys() & source.tables.keys() for other in sources):
+                sources.append(source)
                 break
         else:
             runs.append([source])
     methods = []
-    for name, runs in seeds.items():
-        configs = [one.config for run in runs for one in run]
-        privileged = any(setting(config, "protocol", "privileged") is True for config in configs)
-        shown = "privileged: " * privileged + name
-        methods.append(Method(name=shown, runs=[_run(run, i) for i, run in enumerate(runs, 1)]))
+    for name, parts in seeds.items():
+        configs = [source.config for sources in parts for source in sources]
+        if any(setting(config, "protocol", "privileged") is True for config in configs):
+            name = f"privileged: {name}"
+        each = [_run(sources, number) for number, sources in enumerate(parts, start=1)]
+        methods.append(Method(name=name, runs=each))
     return methods
 
 
@@ -161,28 +255,26 @@ def _split(argument: str) -> tuple[str, Path]:
     return name, Path(path)
 
 
-def _run(sources: Sequence[Evaluation], index: int) -> Run:
-    found = {name: table for source in sources for name, table in source.tables.items()}
-    tables = {name: found[name] for name in ordered(found)}
-    first = next((one for one in sources if section(one.config, "model", "evaluation")), sources[0])
-    stop = setting(first.config, "model", "evaluation", "stop", "class_path")
-    own = not isinstance(stop, str) or is_own(stop)
-    rule = first.rule if own else None
-    width = max(table.correct.shape[1] for table in tables.values())
-    complete = (rule is not None and width > 1) and all(
-        bool(((table.length == width) | (table.length == 0)).all())
-        and not (table.stopped_early & (table.observed == table.length)).any()
-        for table in tables.values()
-    )
-    if rule and complete:
-        tables = {name: replay(table, rule, width) for name, table in tables.items()}
-    seed = first.config.get("seed_everything")
+def _run(sources: Sequence[Evaluation], number: int) -> Run:
+    tables = {}
+    independent = set()
+    for source in sources:
+        for name, table in source.tables.items():
+            tables[name] = _ended(source, table)
+            if source.independent:
+                independent.add(name)
+    stated = [source for source in sources if section(source.config, "model", "evaluation")]
+    seed = (stated or sources)[0].config.get("seed_everything")
     return Run(
-        seed=str(seed) if isinstance(seed, int) else f"#{index}",
+        seed=str(seed) if isinstance(seed, int) else f"#{number}",
         sources=sources,
-        tables=tables,
-        rule=rule,
-        rule_name=str(rule or stop),
-        max_turns=width if complete else max(first.max_turns, width),
-        complete=complete,
+        tables={name: tables[name] for name in ordered(tables)},
+        independent=frozenset(independent),
     )
+
+
+def _ended(source: Evaluation, table: TurnTable) -> TurnTable:
+    """A table under its source's own rule; as it was recorded where that cannot be replayed."""
+    if isinstance(source.stop, str) or table.max_turns < 2 or not table.whole:
+        return table
+    return replay(table, source.stop, table.max_turns)

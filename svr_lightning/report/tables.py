@@ -4,22 +4,21 @@ Values are means over a method's seeds; with several seeds the sample standard d
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean
+from dataclasses import dataclass, replace
 
 from pandas import DataFrame  # comes with datasets
 
-from svr_lightning.analysis.metrics import Datasets, average, columns_of, groups, text_of, values_of
+from svr_lightning.analysis.metrics import Summary, Value, columns_of, groups
 from svr_lightning.core.metrics import DEFINITIONS, NONE
 from svr_lightning.display import plain
 from svr_lightning.report.runs import Method, data_sets
 
 _COST = ("accuracy", "avg_total_tokens")
 _OPERATING = ("accuracy", "turns", "avg_total_tokens", "esr", "pse")
-Columns = Mapping[str, tuple[Sequence[str], str]]
-"""The data sets and the metric under each heading."""
-Rows = Sequence[tuple[str, Sequence[Datasets]]]
-"""What stands in a row: its label, and the metrics of each seed."""
+Columns = Mapping[str, tuple[str, str]]
+"""The part and the metric under each heading."""
+Rows = Sequence[tuple[str, Summary]]
+"""What stands in a row: its label, and the values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +35,12 @@ class Table:
 def all_tables(methods: Sequence[Method]) -> list[Table]:
     """Every table that the runs allow, the paper's main ones first."""
     tables = [main_results(methods), results(methods)]
-    if any(method.runs[0].votes for method in methods):
+    if any(method.votes for method in methods):
         tables.append(majority_vote(methods))
-    several = ((n, one) for n, one in enumerate(methods, start=1) if len(one.runs) > 1)
-    return tables + [seeds(method, number) for number, method in several]
+    for number, method in enumerate(methods, start=1):
+        if len(method.runs) > 1:
+            tables.append(seeds(method, number))
+    return tables
 
 
 def headlines(methods: Sequence[Method]) -> list[str]:
@@ -51,38 +52,40 @@ def headlines(methods: Sequence[Method]) -> list[str]:
     lines: dict[str, list[str]] = {}
     for method in methods:
         run = method.runs[0]
-        for label, names in groups(run.tables).items():
-            accuracy, tokens = (fmean(values_of(method.seeds, names, m)) for m in _COST)
-            line = f"{label}, {method.name}: {accuracy:.3f} accuracy at {tokens:,.0f} tokens"
+        for part, names in groups(run.tables).items():
+            accuracy, tokens = (method.summary(part, metric).mean or 0.0 for metric in _COST)
+            line = f"{part}, {method.name}: {accuracy:.3f} accuracy at {tokens:,.0f} tokens"
             if run.complete and run.stops:
-                fixed = average(run.budgets[-1], names)
-                line += f", {fixed['accuracy']:.3f} at {fixed['avg_total_tokens']:,.0f} with "
-                line += f"{len(run.budgets)} fixed turns"
+                fixed = method.first.budgets[-1]
+                accuracy, tokens = (fixed(part, metric).mean or 0.0 for metric in _COST)
+                line += f", {accuracy:.3f} at {tokens:,.0f} with {run.budget} fixed turns"
             problems = sum(len(run.tables[name].ids) for name in names)
-            lines.setdefault(label, []).append(f"{line} ({problems:,} problems)")
+            lines.setdefault(part, []).append(f"{line} ({problems:,} problems)")
     return [line for some in lines.values() for line in some]
 
 
-def _columns(sets: Mapping[str, Sequence[str]], metrics: Sequence[str]) -> Columns:
-    """Each metric on each of ``sets``, whose name stands where there are several."""
-    return {
-        f"{part} " * (len(sets) > 1) + DEFINITIONS[metric].head: (names, metric)
-        for part, names in sets.items()
-        for metric in metrics
-    }
+def _columns(parts: Sequence[str], metrics: Sequence[str]) -> Columns:
+    """Each metric on each of ``parts``, whose name stands where there are several."""
+    columns = {}
+    for part in parts:
+        for metric in metrics:
+            head = DEFINITIONS[metric].head
+            columns[f"{part} {head}" if len(parts) > 1 else head] = (part, metric)
+    return columns
 
 
 def _table(name: str, caption: str, first: str, columns: Columns, rows: Rows) -> Table:
     cells = [
-        [label, *(text_of(seeds, names, metric) for names, metric in columns.values())]
-        for label, seeds in rows
+        [label, *(summary(part, metric).text for part, metric in columns.values())]
+        for label, summary in rows
     ]
     return Table(name=name, caption=caption, head=(first, *columns), rows=cells)
 
 
 def _notes(methods: Sequence[Method]) -> str:
-    several = any(len(method.runs) > 1 for method in methods)
-    return " Of several seeds, mean \u00b1 sample standard deviation." * several
+    if any(len(method.runs) > 1 for method in methods):
+        return " Of several seeds, mean \u00b1 sample standard deviation."
+    return ""
 
 
 # --- methods side by side ---------------------------------------------------------------------
@@ -90,10 +93,10 @@ def _notes(methods: Sequence[Method]) -> str:
 
 def main_results(methods: Sequence[Method]) -> Table:
     """Table 1: accuracy of every method on every data set."""
-    sets = columns_of(data_sets(methods))
+    parts = columns_of(data_sets(methods))
     caption = f"Final-answer accuracy.{_notes(methods)}"
-    columns = {name: (names, "accuracy") for name, names in sets.items()}
-    rows = [(method.name, method.seeds) for method in methods]
+    columns = {part: (part, "accuracy") for part in parts}
+    rows = [(method.name, method.summary) for method in methods]
     return _table("main_results", caption, "Method", columns, rows)
 
 
@@ -102,14 +105,14 @@ def results(methods: Sequence[Method]) -> Table:
     rows: list[list[str]] = []
     shown = [name for name, one in DEFINITIONS.items() if one.in_tables and name != "accuracy"]
     for method in methods:
-        found = method.runs[0].datasets
-        for name, sets in columns_of(data_sets([method])).items():
-            interval = None if len(method.runs) > 1 else average(found, sets)["accuracy_ci95"]
-            n = sum(found[one]["n"] for one in sets if one in found)
-            final = text_of(method.seeds, sets, "accuracy")
-            bounds = NONE if interval is None else "{:.3f} to {:.3f}".format(*interval)
-            others = (text_of(method.seeds, sets, metric) for metric in shown)
-            rows.append([method.name, name, f"{n:,}", final, bounds, *others])
+        tables = method.runs[0].tables
+        for part, names in columns_of(data_sets([method])).items():
+            problems = sum(len(tables[name].ids) for name in names if name in tables)
+            accuracy = method.summary(part, "accuracy")
+            others = [method.summary(part, metric).text for metric in shown]
+            rows.append(
+                [method.name, part, f"{problems:,}", accuracy.text, _bounds(accuracy), *others]
+            )
     rules = "; ".join(f"{method.name}: {method.runs[0].rule_text}" for method in methods)
     heads = [DEFINITIONS[metric].head for metric in shown]
     return Table(
@@ -120,14 +123,25 @@ def results(methods: Sequence[Method]) -> Table:
     )
 
 
+def _bounds(value: Value) -> str:
+    if value.interval is None:
+        return NONE
+    low, high = value.interval
+    return f"{low:.3f} to {high:.3f}"
+
+
 def majority_vote(methods: Sequence[Method]) -> Table:
     """Table 2: accuracy and tokens of voting over recordings of fresh turns, then of the rest."""
-    sets = groups(name for method in methods for name in method.runs[0].tables)
-    caption = "Comparison with majority voting over k independent samples. Tokens per problem "
-    caption += "count the prompt once per sample or turn."
-    voting = [(f"{m.name} Maj@{k}", [row]) for m in methods for k, row in m.runs[0].votes.items()]
-    others = [(m.name, m.seeds) for m in methods if not m.runs[0].votes]
-    return _table("majority_vote", caption, "Method", _columns(sets, _COST), [*voting, *others])
+    parts = groups(name for method in methods for name in method.runs[0].tables)
+    caption = (
+        "Comparison with majority voting over k independent samples. Tokens per problem count the "
+        "prompt once per sample or turn."
+    )
+    rows = []
+    for method in methods:
+        rows += [(f"{method.name} Maj@{k}", votes) for k, votes in method.votes.items()]
+    rows += [(method.name, method.summary) for method in methods if not method.votes]
+    return _table("majority_vote", caption, "Method", _columns([*parts], _COST), rows)
 
 
 # --- one method -------------------------------------------------------------------------------
@@ -135,11 +149,13 @@ def majority_vote(methods: Sequence[Method]) -> Table:
 
 def seeds(method: Method, number: int) -> Table:
     """Appendix: each seed, their mean and sample standard deviation."""
-    columns = _columns(columns_of(data_sets([method])), _OPERATING)
-    caption = f"Robustness of {method.name} across {len(method.runs)} training seeds: mean and "
-    caption += "sample standard deviation in the last row."
-    rows = [(run.seed, [run.datasets]) for run in method.runs]
-    mean = ("Mean \u00b1 Std.", method.seeds)
+    columns = _columns([*columns_of(data_sets([method]))], _OPERATING)
+    caption = (
+        f"Robustness of {method.name} across {len(method.runs)} training seeds: mean and sample "
+        "standard deviation in the last row."
+    )
+    rows = [(run.seed, replace(method, runs=[run]).summary) for run in method.runs]
+    mean = ("Mean \u00b1 Std.", method.summary)
     return _table(f"seed_robustness_{number}", caption, "Seed", columns, [*rows, mean])
 
 

@@ -8,7 +8,7 @@ import torch
 from torchmetrics.classification import BinaryCalibrationError
 
 from svr_lightning.analysis.intervals import wilson_interval
-from svr_lightning.analysis.metrics import average, averages, groups, measure
+from svr_lightning.analysis.metrics import averages, groups, measure, summarize
 from svr_lightning.analysis.replay import replay
 from svr_lightning.analysis.table import TurnTable, pool
 from svr_lightning.core.stopping import Confident
@@ -98,14 +98,24 @@ def test_the_interval_of_an_average_shrinks_with_the_data_sets_that_it_is_over()
     low, high = wilson_interval(0.8, 10) or (0, 0)
     one = {"accuracy": 0.8, "accuracy_ci95": [low, high], "n": 10}
     rest = dict.fromkeys((key for key in METRIC_NAMES if key != "accuracy"), 0.0)
-    both = {"a": {**one, **rest}, "b": {**one, **rest}}
-    assert np.allclose(average(both, ["a"])["accuracy_ci95"], [low, high])
-    mean = average(both, ["a", "b"])
-    assert math.isclose(mean["accuracy"], 0.8)
-    assert np.allclose(
-        mean["accuracy_ci95"], [0.8 - (0.8 - low) / 2**0.5, 0.8 + (high - 0.8) / 2**0.5]
-    )
-    assert average(both, ["a", "missing"])["accuracy"] is None
+    summary = summarize([{"gsm8k": {**one, **rest}, "math500": {**one, **rest}}])
+    assert np.allclose(summary("GSM8K", "accuracy").interval, [low, high])
+    mean = summary("All-2", "accuracy")
+    assert math.isclose(mean.mean, 0.8)
+    # Half the square root of the sum of two equal squares is 1 / sqrt(2).
+    assert np.allclose(mean.interval, [0.8 - (0.8 - low) / 2**0.5, 0.8 + (high - 0.8) / 2**0.5])
+    assert summary("All-3", "accuracy").mean is None
+    assert summary("GSM8K", "brier").interval is None
+
+
+def test_a_summary_of_several_seeds_has_their_sample_deviation_and_no_interval_over_problems():
+    seeds = [{"toy": {"accuracy": value, "accuracy_ci95": [0.0, 1.0]}} for value in (0.2, 0.4, 0.9)]
+    found = summarize(seeds)("toy", "accuracy")
+    # Mean .5; squares .09 + .01 + .16 = .26, over two .13.
+    assert found.mean == pytest.approx(0.5)
+    assert found.deviation == pytest.approx(0.13**0.5)
+    assert found.interval is None
+    assert found.text == "0.500 \u00b1 0.361"
 
 
 def test_pooling_keeps_every_problem_of_every_data_set():

@@ -7,8 +7,18 @@ import pytest
 from svr_lightning.analysis.metrics import measure
 from svr_lightning.analysis.replay import THRESHOLDS, curves, replay, transitions
 from svr_lightning.analysis.table import TurnTable
+from svr_lightning.analysis.table import turn_tables as tables_of
 from svr_lightning.core.stopping import Confident, StopRule
-from tests.trajectories import EXPECTED, adaptive, failed, record, same, turn_tables, uncensored
+from tests.trajectories import (
+    EXPECTED,
+    adaptive,
+    failed,
+    record,
+    records_of,
+    same,
+    turn_tables,
+    uncensored,
+)
 
 NATS = Confident(score="answer_logprob", threshold=-0.1)
 
@@ -51,6 +61,29 @@ def test_a_gate_that_opens_at_the_last_allowed_turn_is_no_early_stop():
     # With T_max = 2 c still returns turn 2, now as the last; d, e and f run out of turns.
     assert _returned(0.85, 2) == [(1, True), (1, True), *[(2, False)] * 4]
     assert _returned(0.85, 1) == [(1, False)] * 6
+
+
+def test_an_outcome_carries_its_rule_and_whether_its_last_turn_is_accepted():
+    table = _table(uncensored())
+    assert (table.rule, table.max_turns) == (None, 3)
+    outcome = replay(table, Confident(), 3)
+    assert (outcome.rule, outcome.max_turns) == (Confident(), 3)
+    # a, b and c early; d and f say CORRECT at .99 and .90 at T_max itself; e does not.
+    assert outcome.accepted.tolist() == [True, True, True, True, False, True]
+    assert not replay(table, None, 3).accepted.any()
+    # With T_max = 2 c is accepted at its last turn, and d, e and f are not.
+    assert replay(table, Confident(), 2).accepted.tolist() == [True, True, True, *[False] * 3]
+
+
+def test_a_recording_without_accepted_has_what_its_rule_says():
+    rows = adaptive()
+    told = tables_of(records_of(rows), Confident(), 3)["toy"]
+    assert told.accepted.tolist() == [True, True, True, True, False, True]
+    # Without a rule only what stopped early is known.
+    assert turn_tables(rows)["toy"].accepted.tolist() == [True] * 3 + [False] * 3
+    stated = [{**row, "accepted": row["id"] == "e"} for row in rows]
+    told = tables_of(records_of(stated), Confident(), 3)["toy"]
+    assert told.accepted.tolist() == [False] * 4 + [True, False]
 
 
 def test_a_fixed_budget_returns_its_own_turn():

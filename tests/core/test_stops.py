@@ -88,8 +88,9 @@ def test_a_setting_is_what_a_replay_with_its_own_turns_gives():
     for rules in families(table, 4).values():
         for (rule, turns), outcome in zip(rules, outcomes(table, rules, 4), strict=True):
             expected = replay(table, rule, turns)
-            for column in ("returned", "observed", "stopped_early"):
+            for column in ("returned", "observed", "stopped_early", "accepted"):
                 assert (getattr(outcome, column) == getattr(expected, column)).all(), rule
+            assert (outcome.rule, outcome.max_turns) == (rule, turns)
 
 
 def test_a_family_over_budget_has_no_accuracy():

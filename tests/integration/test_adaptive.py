@@ -57,10 +57,11 @@ def opinionated(name: str, _sample: int, turn: int) -> list[int]:
 
 def test_adaptive_inference_stops_at_the_first_open_gate_and_runs_to_the_end_otherwise():
     records = adaptive(at_places(opinionated))
-    assert [(r["id"], r["returned_turn"], r["stopped_early"]) for r in records] == [
-        ("a", 3, True),
-        ("b", 4, False),
-        ("c", 4, False),  # its gate opens at T_max itself, which is not early
+    columns = ("id", "returned_turn", "stopped_early", "accepted")
+    assert [tuple(record[name] for name in columns) for record in records] == [
+        ("a", 3, True, True),
+        ("b", 4, False, False),
+        ("c", 4, False, True),  # its gate opens at T_max itself, which is not early
     ]
     assert [len(record["turns"]) for record in records] == [3, 4, 4]
 
@@ -73,7 +74,7 @@ def test_a_record_holds_what_the_samples_file_promises():
     record = records[0]
     assert list(record) == [
         *("schema_version", "dataset", "id", "task", "question", "reference", "payload"),
-        *("returned_turn", "stopped_early", "turns"),
+        *("returned_turn", "stopped_early", "accepted", "turns"),
     ]
     assert (record["dataset"], record["question"], record["reference"]) == (
         "toy",
@@ -116,6 +117,7 @@ def test_a_problem_that_does_not_fit_is_recorded_as_wrong_under_its_own_id():
         "reference": "15",
         "returned_turn": 0,
         "stopped_early": False,
+        "accepted": False,
         "turns": [],
         "error": "the problem does not fit 600 prompt tokens",
     }
@@ -163,6 +165,7 @@ def test_live_inference_and_a_replayed_recording_agree_turn_by_turn(rule, record
         assert alive["turns"] == recorded["turns"][: outcome.observed[row]]
         assert alive["returned_turn"] == outcome.returned[row]
         assert alive["stopped_early"] == outcome.stopped_early[row]
+        assert alive["accepted"] == outcome.accepted[row]
         assert ("observed_turns" in alive) == (outcome.observed[row] != outcome.returned[row])
         assert alive.get("observed_turns", alive["returned_turn"]) == outcome.observed[row]
     lengths = {len(record["turns"]) for record in live}
@@ -176,6 +179,16 @@ def test_live_inference_and_a_replayed_recording_agree_turn_by_turn(rule, record
     ("rule", "turns", "why"),
     [
         (Confident(), [("8*4", "CORRECT", 0.95)], "CORRECT at confidence 0.95 >= 0.85"),
+        (
+            Confident(),
+            [("8*4", "UNSURE", 0.5), ("8*4", "UNSURE", 0.5), ("8+4-2", "CORRECT", 0.95)],
+            "correct (turn 3; stopped: CORRECT at confidence 0.95 >= 0.85)",
+        ),
+        (
+            Confident(),
+            [("8*4", "UNSURE", 0.5), ("8*4", "UNSURE", 0.5), ("8+4-2", "UNSURE", 0.95)],
+            "correct (turn 3; stopped: no turns were left)",
+        ),
         (Confident(threshold=0.0), [("8*4", "CORRECT", 0.1)], "stopped: CORRECT)"),
         (
             Confident(score="verdict_probability", threshold=0.3),

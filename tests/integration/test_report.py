@@ -11,8 +11,10 @@ from xml.etree import ElementTree
 import pytest
 
 from svr_lightning.__main__ import main
-from svr_lightning.analysis.metrics import measure, text_of
+from svr_lightning.analysis.metrics import measure
 from svr_lightning.analysis.records import SampleRecord
+from svr_lightning.analysis.results import read_evaluation
+from svr_lightning.core.stopping import Confident, RepeatedAnswer, StopRule, rule_as_config
 from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import all_figures
 from svr_lightning.report.page import OTHER, POLICY, choose, classes, page, trajectories
@@ -79,15 +81,17 @@ def test_means_and_deviations_over_seeds_are_of_each_seeds_average(tmp_path):
 
 def test_an_average_counts_the_data_sets_that_define_it_and_the_seeds_that_have_all(tmp_path):
     right, wrong = (True, "C", 0.9, 5), (False, "C", 0.7, 5)
-    both = [record(str(i), one, dataset="a", early=True) for i, one in enumerate((right, wrong))]
-    alike = [record(str(i), right, dataset="b", early=True) for i in range(2)]
+    both = [
+        record(str(i), one, dataset="gsm8k", early=True) for i, one in enumerate((right, wrong))
+    ]
+    alike = [record(str(i), right, dataset="math500", early=True) for i in range(2)]
     save(tmp_path / "both", [*both, *alike], config(0))
     save(tmp_path / "a", both[1:], config(1))
     (method,) = read_methods([f"m={tmp_path / 'both'}", f"m={tmp_path / 'a'}"])
-    assert text_of(method.seeds, ["a", "b"], "auroc") == "1.000 (of 1 sets)"
-    assert text_of(method.seeds, ["a"], "auroc") == "1.000"  # the other seed does not define it
-    assert text_of(method.seeds, ["a", "b"], "accuracy") == "0.750"
-    assert text_of(method.seeds, ["a"], "accuracy") == "0.250 \u00b1 0.354"
+    assert method.summary("All-2", "auroc").text == "1.000 (of 1 sets)"
+    assert method.summary("GSM8K", "auroc").text == "1.000"  # the other seed does not define it
+    assert method.summary("All-2", "accuracy").text == "0.750"
+    assert method.summary("GSM8K", "accuracy").text == "0.250 \u00b1 0.354"
 
 
 def test_a_rule_of_another_package_is_neither_imported_nor_replayed(tmp_path):
@@ -97,9 +101,95 @@ def test_a_rule_of_another_package_is_neither_imported_nor_replayed(tmp_path):
     save(tmp_path / "m", uncensored(), settings)
     (method,) = read_methods([f"m={tmp_path / 'm'}"])
     (run,) = method.runs
-    assert (run.rule, run.complete) == (None, False)
+    assert (run.tables["toy"].rule, run.complete) == ("mine.rules.Majority", False)
     assert run.datasets["toy"] == measure(turn_tables(uncensored())["toy"])
     assert run.rule_text == "mine.rules.Majority and at most 3 turns"
+
+
+def settings_of(rule: StopRule, max_turns: int, *, fresh: bool = False) -> dict[str, Any]:
+    """What a results file says of an evaluation with a stopping rule."""
+    evaluation = {"stop": rule_as_config(rule), "fresh_turns": fresh}
+    return {"model": {"evaluation": evaluation}, "protocol": {"max_turns": max_turns}}
+
+
+def test_every_source_of_a_method_is_ended_by_its_own_rule_and_its_own_limit(tmp_path):
+    """One part by confidence with T_max = 2, one by repetition with T_max = 3."""
+    sure = record("x", (True, "C", 0.9, 10), (False, "C", 0.9, 10), dataset="gsm8k")
+    again = record(
+        "y",
+        (False, "U", 0.5, 10),
+        (True, "U", 0.5, 10),
+        (False, "C", 0.9, 10),
+        dataset="math500",
+    )
+    save(tmp_path / "sure", [sure], settings_of(Confident(), 2))
+    save(tmp_path / "again", [again], settings_of(RepeatedAnswer(), 3))
+    for order in (("sure", "again"), ("again", "sure")):
+        (method,) = read_methods([f"SVR={tmp_path / name}" for name in order])
+        # 100 + 10 tokens of one turn; 100 + 200 + 20 of two.
+        assert method.summary("GSM8K", "accuracy").mean == 1.0
+        assert method.summary("GSM8K", "avg_total_tokens").mean == 110
+        assert method.summary("MATH500", "accuracy").mean == 1.0
+        assert method.summary("MATH500", "avg_total_tokens").mean == 320
+        # Two turns are there of both; at turn 2 the first is wrong and the second is right.
+        assert [row("All-2", "accuracy").mean for row in method.budgets] == [0.5, 0.5]
+        assert method.runs[0].rule_text == (
+            "CORRECT at confidence >= 0.85 and at most 2 turns (GSM8K), "
+            "an answer given 2 times in a row and at most 3 turns (MATH500)"
+        )
+
+
+def test_a_part_that_was_recorded_as_it_stopped_leaves_the_rule_of_the_others_in_force(tmp_path):
+    whole = record("x", (True, "C", 0.9, 10), (False, "C", 0.9, 10), dataset="gsm8k")
+    cut = record("y", (True, "C", 0.9, 10), dataset="math500", early=True)
+    save(tmp_path / "whole", [whole], settings_of(Confident(), 2))
+    save(tmp_path / "cut", [cut], settings_of(Confident(), 2))
+    (method,) = read_methods([f"SVR={tmp_path / name}" for name in ("whole", "cut")])
+    assert method.summary("All-2", "accuracy").mean == 1.0
+    assert method.summary("All-2", "avg_total_tokens").mean == 110
+    assert method.summary("GSM8K", "esr").mean == 1.0
+    assert method.budgets == []  # of the second part only one turn is known
+
+
+def test_a_recording_of_every_turn_says_so_and_is_ended_by_its_rule(tmp_path):
+    settings = settings_of(Confident(), 2)
+    settings["protocol"]["adaptive"] = False
+    save(tmp_path / "run", [record("x", (True, "C", 0.9, 10), (False, "C", 0.9, 10))], settings)
+    recorded = read_evaluation(tmp_path / "run").tables["toy"]
+    assert (recorded.rule, recorded.max_turns, recorded.accepted.tolist()) == (None, 2, [False])
+    (method,) = read_methods([str(tmp_path / "run")])
+    (ended,) = method.runs[0].tables.values()
+    assert (ended.rule, ended.max_turns, ended.accepted.tolist()) == (Confident(), 2, [True])
+
+
+def test_independent_samples_are_neither_fixed_nor_broken(tmp_path):
+    rows = [
+        record("x", (False, "I", 0.1, 10), (True, "C", 0.9, 10)),
+        record("y", (True, "I", 0.1, 10), (False, "I", 0.1, 10)),
+    ]
+    save(tmp_path / "refined", rows, settings_of(Confident(), 2))
+    save(tmp_path / "fresh", rows, settings_of(Confident(), 2, fresh=True))
+    methods = read_methods([str(tmp_path / name) for name in ("refined", "fresh")])
+    refined, fresh = ([kinds for _, kinds in trajectories(m.runs[0])] for m in methods)
+    assert refined == [{"fixed"}, {"broken"}]
+    assert fresh == [set(), set()]
+    figures, _ = all_figures(methods)
+    assert [one.name for one in figures if one.name.startswith("6_")] == ["6_transitions_1"]
+    page_of_samples = page(methods[1:], [], [], [])
+    assert "by refinement" not in page_of_samples
+
+
+def test_a_turn_that_is_accepted_at_t_max_is_a_stop_on_the_page(tmp_path):
+    rows = [
+        record("accepted", (False, "I", 0.1, 10), (True, "C", 0.9, 10)),
+        record("doubted", (False, "I", 0.1, 10), (False, "I", 0.1, 10)),
+    ]
+    save(tmp_path / "run", rows, settings_of(Confident(), 2))
+    html = page(read_methods([str(tmp_path / "run")]), [], [], [])
+    of_accepted, of_doubted = (html.index(f"toy / {one['id']}") for one in rows)
+    assert of_accepted < html.index(">STOP<")
+    assert of_doubted < html.index(">OUT OF TURNS<")
+    assert html.count(">STOP<") == html.count(">OUT OF TURNS<") == 1
 
 
 def test_tables_are_latex_with_the_rows_that_the_runs_allow(tmp_path):
