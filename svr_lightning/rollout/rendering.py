@@ -34,9 +34,11 @@ class Renderer:
         max_prompt_tokens: longest prompt, in tokens.
         max_model_len: longest prompt and completion together, in tokens.
         chat_template_kwargs: handed to the template, for example ``enable_thinking``.
+        vocabulary: tokens that the model has an embedding for; None checks no ids.
 
     Raises:
-        ConfigError: if the tokenizer has no chat template, or one that cannot be used.
+        ConfigError: if the tokenizer has no chat template, or one that cannot be used, or if it
+            ends turns or pads with a token that the model lacks.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Renderer:
         max_prompt_tokens: int = 4096,
         max_model_len: int = 8192,
         chat_template_kwargs: dict[str, Any] | None = None,
+        vocabulary: int | None = None,
     ) -> None:
         if not getattr(tokenizer, "chat_template", None):
             raise ConfigError(
@@ -56,6 +59,9 @@ class Renderer:
         self.max_prompt_tokens = max_prompt_tokens
         self.max_model_len = max_model_len
         self._kwargs = chat_template_kwargs or {}
+        self._vocabulary = vocabulary
+        declared = (tokenizer.eos_token_id, tokenizer.pad_token_id)
+        self._require_embeddings([token for token in declared if token is not None])
         self._find_place_of_system()
         control = _control_tokens(tokenizer)
         self._control_ids = frozenset(control.values())
@@ -78,7 +84,7 @@ class Renderer:
         limit = min(self.max_prompt_tokens, self.max_model_len - 1)
         if sum(len(m["content"]) for m in messages) > limit * self._longest_token:
             return False  # without encoding it, which takes seconds for a megabyte
-        return len(self._encode(messages)) <= limit
+        return len(self.encode(messages)) <= limit
 
     def prompt_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Token ids of a prompt, its user content cut from the left until it fits the budget.
@@ -87,10 +93,11 @@ class Renderer:
         generation prompt are kept.
 
         Raises:
-            ConfigError: if the budget is too small even for an empty user content.
+            ConfigError: if the budget is too small even for an empty user content, or if the
+                tokenizer takes a token that the model lacks.
         """
         limit = min(self.max_prompt_tokens, self.max_model_len - 1)
-        ids = self._encode(messages)
+        ids = self.encode(messages)
         while len(ids) > limit:
             *before, user = messages
             if not user["content"]:
@@ -100,7 +107,7 @@ class Renderer:
                     f"{len(ids)} tokens; raise it"
                 )
             messages = [*before, {**user, "content": self._cut(user["content"], len(ids) - limit)}]
-            ids = self._encode(messages)
+            ids = self.encode(messages)
         return ids
 
     def completion_text(self, token_ids: Sequence[int]) -> str:
@@ -125,7 +132,8 @@ class Renderer:
         ids = sample.completion_ids
         return token_span(sample.text_span, count, lambda k: len(self.completion_text(ids[:k])))
 
-    def _encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Token ids of a whole prompt, whatever its length."""
         key = tuple((m["role"], m["content"]) for m in messages)
         cached = sum(len(content) for _, content in key) <= CACHED_CHARACTERS
         return (self._encode_once if cached else self._encode_rendered)(key)
@@ -137,15 +145,32 @@ class Renderer:
         """
         messages = [{"role": role, "content": content} for role, content in roles_and_contents]
         contents = [content for _, content in roles_and_contents]
-        if not any(map(self._spelt_out.search, contents)):
-            return self._encode_pieces([self.text(messages)])
-        # No text holds its own hash; a private character keeps its digits apart from the text's.
-        digest = hashlib.sha256("".join(contents).encode("utf-8", "surrogatepass")).hexdigest()
-        mark = f"{_PRIVATE_USE}{digest}{_PRIVATE_USE}"
-        marked = [
-            {**m, "content": self._spelt_out.sub(rf"\1{mark}", m["content"])} for m in messages
-        ]
-        return self._encode_pieces(self.text(marked).split(mark))
+        if any(map(self._spelt_out.search, contents)):
+            # No text holds its own hash; a private character keeps its digits apart from the
+            # text's.
+            digest = hashlib.sha256("".join(contents).encode("utf-8", "surrogatepass")).hexdigest()
+            mark = f"{_PRIVATE_USE}{digest}{_PRIVATE_USE}"
+            marked = [
+                {**m, "content": self._spelt_out.sub(rf"\1{mark}", m["content"])} for m in messages
+            ]
+            pieces = self.text(marked).split(mark)
+        else:
+            pieces = [self.text(messages)]
+        ids = self._encode_pieces(pieces)
+        self._require_embeddings(ids)
+        return ids
+
+    def _require_embeddings(self, ids: Sequence[int]) -> None:
+        """Refuse tokens of the tokenizer that the model lacks: a GPU would abort on them."""
+        if self._vocabulary is None or max(ids, default=0) < self._vocabulary:
+            return
+        token = self.tokenizer.convert_ids_to_tokens(max(ids))
+        raise ConfigError(
+            f"model.policy: the tokenizer of {self.tokenizer.name_or_path!r} does not fit the "
+            f"model, which has {self._vocabulary} tokens: {token!r} is number {max(ids)}; put the "
+            "model's own tokenizer into the folder, or resize the model's embeddings to added "
+            "tokens"
+        )
 
     def _encode_pieces(self, pieces: Sequence[str]) -> tuple[int, ...]:
         encode = self.tokenizer.encode

@@ -17,6 +17,7 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 
 from svr_lightning.errors import ConfigError, one_line, require, typed_line
+from svr_lightning.training.policy import require_finite
 
 
 class DurableCheckpointIO(TorchCheckpointIO):
@@ -192,7 +193,8 @@ def check_weights(own: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
     """Refuse weights of another model, and a reference that is missing or unexpected.
 
     Raises:
-        ConfigError: naming a weight that only one of them has, or that differs in shape.
+        ConfigError: naming a weight that only one of them has, that differs in shape, or that is
+            not finite.
     """
     shapes = [{name: value.shape for name, value in weights.items()} for weights in (own, saved)]
     odd = sorted({name for name, _ in shapes[0].items() ^ shapes[1].items()})
@@ -202,6 +204,7 @@ def check_weights(own: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
         f"names or shapes, such as {one_line(odd[0]) if odd else ''}; give model.policy and "
         "model.recipe as they were",
     )
+    require_finite(saved, "the checkpoint")
 
 
 def _without_enums(value: Any) -> Any:

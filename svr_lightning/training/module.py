@@ -53,6 +53,7 @@ from svr_lightning.training.optimizer import (
     make_optimizer,
     make_reference,
     mix_reference,
+    set_scheduled_rates,
 )
 from svr_lightning.training.policy import adapter_facts
 from svr_lightning.training.trainer import RolloutFitLoop
@@ -183,10 +184,11 @@ class SVRModule(PolicyModule):
         return make_optimizer(self.policy, self.optimizer_config, int(total))
 
     def on_train_start(self) -> None:
-        """Cut the logs of a resumed run back to the checkpoint."""
+        """Cut the logs of a resumed run back to the checkpoint, and continue on its schedule."""
         for logger in self.trainer.loggers:
             if isinstance(logger, CSVLog):
                 logger.keep(lambda step, _: step <= self.global_step)
+        set_scheduled_rates(self.lr_schedulers())
         self.serving.start_watching()
 
     def on_train_batch_end(self, *_: Any) -> None:

@@ -44,6 +44,16 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, total_steps: int) 
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
+def set_scheduled_rates(scheduler: Any) -> None:
+    """Give each group the rate of its schedule at the present step.
+
+    A checkpoint restores the rate of the run that saved it, whose length may have been another.
+    """
+    groups = scheduler.optimizer.param_groups
+    for group, peak, factor in zip(groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True):
+        group["lr"] = peak * factor(scheduler.last_epoch)
+
+
 def clip_gradients(optimizer: Any, limit: float | None) -> float:
     """Scale all gradients so that their common 2-norm is at most ``limit``; returns the norm.
 

@@ -5,6 +5,7 @@ A policy is a folder, a hub id, the embedded checkpoint, or a tiny model with ra
 
 import functools
 import hashlib
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -23,12 +24,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3_5ForCausalLM
 from transformers.integrations import hub_kernels
 from transformers.integrations.liger import apply_liger_kernel
 
+from svr_lightning.core.prompts import first_turn_messages, refinement_messages
+from svr_lightning.core.types import Message, Problem, Verdict
 from svr_lightning.display import name_some
 from svr_lightning.engines import lora
 from svr_lightning.engines.vllm_weights import VISION
 from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.files import LFS_POINTER, is_lfs_pointer
 from svr_lightning.rollout.rendering import Renderer, end_of_turn
+from svr_lightning.tasks import get_task
 from svr_lightning.training.config import LoRAConfig, PolicyConfig
 from svr_lightning.training.sources import COUNTDOWN_TINY, EMBEDDED
 
@@ -70,7 +74,9 @@ def read_policy(config: PolicyConfig, seed: int) -> tuple[Any, Renderer]:
     """
     source = _source(config)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, revision=config.revision)
+        tokenizer = AutoTokenizer.from_pretrained(
+            source, revision=config.revision, trust_remote_code=False
+        )
     except Exception as error:
         raise ConfigError(_unreadable("tokenizer", source, error)) from error
     if config.path == RANDOM_HYBRID:
@@ -78,13 +84,21 @@ def read_policy(config: PolicyConfig, seed: int) -> tuple[Any, Renderer]:
     else:
         model = _read_model(source, config)
     _check(model, config)
-    _check_tokenizer(model, tokenizer, config.path)
-    return model, Renderer(
+    require(
+        len(tokenizer) > len(tokenizer.all_special_tokens),
+        f"model.policy.path={config.path!r}: its tokenizer has no tokens for text; put the model's "
+        "own tokenizer into the folder",
+    )
+    renderer = Renderer(
         tokenizer,
         max_prompt_tokens=config.max_prompt_tokens,
         max_model_len=config.max_model_len,
         chat_template_kwargs=config.chat_template_kwargs,
+        vocabulary=model.get_input_embeddings().weight.shape[0],
     )
+    for messages in _example_prompts():
+        renderer.encode(messages)  # refuses tokens that the model lacks
+    return model, renderer
 
 
 def prepare_policy(
@@ -146,6 +160,7 @@ def _read_model(source: str, config: PolicyConfig) -> Any:
                 dtype=torch.float32,
                 attn_implementation=config.attn_implementation,
                 output_loading_info=True,
+                trust_remote_code=False,
             )
     except Exception as error:
         raise ConfigError(_unreadable("model", source, error)) from error
@@ -158,13 +173,31 @@ def _read_model(source: str, config: PolicyConfig) -> Any:
         f"({name_some(absent, 3)}){instead}. Save it again with all weights under "
         "the names that transformers gives them",
     )
+    require_finite(model.state_dict(), f"model.policy.path={source!r}")
     return model
+
+
+def require_finite(weights: Mapping[str, Tensor], place: str) -> None:
+    """Refuse weights of ``place`` that are NaN or infinite: whatever they compute is nothing."""
+    for name, weight in weights.items():
+        if weight.is_floating_point() and weight.numel():
+            low, high = torch.aminmax(weight)  # a NaN is both
+            require(
+                math.isfinite(low) and math.isfinite(high),
+                f"{place}: the weight {one_line(name)} holds NaN or infinite values; the training "
+                "that saved it went wrong, or a conversion did: take another checkpoint",
+            )
 
 
 def _unreadable(what: str, source: str, error: Exception) -> str:
     reason = str(error).strip().splitlines() or [type(error).__name__]
     if pointers := [path for path in Path(source).glob("*") if is_lfs_pointer(path)]:
         return f"model.policy.path={source!r}: {LFS_POINTER.format(file=pointers[0].name)}"
+    if "trust_remote_code" in str(error):
+        return (
+            f"model.policy.path={source!r}: the {what} needs Python code in its own folder "
+            "(auto_map), which is never run; use an architecture of transformers"
+        )
     cure = "download it again" if Path(source).exists() else "check the spelling and the network"
     return f"model.policy.path={source!r}: the {what} cannot be read ({reason[0]}); {cure}"
 
@@ -195,20 +228,23 @@ def _check(model: Any, config: PolicyConfig) -> None:
         )
 
 
-def _check_tokenizer(model: Any, tokenizer: Any, path: str) -> None:
-    """Refuse a tokenizer with tokens that the model has not, and the empty one of missing files."""
-    rows = model.get_input_embeddings().weight.shape[0]
-    ids = tokenizer.encode(_WRITTEN, add_special_tokens=False)
-    empty = len(tokenizer) <= len(tokenizer.all_special_tokens)
-    require(
-        not empty and max(ids, default=0) < rows,
-        f"model.policy.path={path!r}: the tokenizer does not fit the model, which has {rows} "
-        f"tokens: it reads {_WRITTEN!r} as {ids}; put the model's own tokenizer into the folder, "
-        "or resize the model's embeddings to added tokens",
+def _example_prompts() -> list[list[Message]]:
+    """A first and a second prompt of SVR."""
+    task = get_task("math")
+    problem = Problem(id="", task="math", question="What is 1+1?", reference="2")
+    second = refinement_messages(
+        task,
+        problem,
+        previous=_COMPLETION,
+        verdict=Verdict.CORRECT,
+        confidence=0.5,
+        truncated=False,
+        turn=2,
     )
+    return [first_turn_messages(task, problem), second]
 
 
-_WRITTEN = "<think>1+1=2</think> <answer>2</answer> <self_check>VERDICT: CORRECT</self_check>"
+_COMPLETION = "<think>1+1=2</think> <answer>2</answer> <self_check>VERDICT: CORRECT</self_check>"
 
 
 def _random_hybrid(vocab: int, eos: int, seed: int, context: int) -> Any:

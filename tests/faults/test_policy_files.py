@@ -1,12 +1,16 @@
 """A checkpoint that is not whole is refused by every command, before it writes anything."""
 
+import json
+import math
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
+from svr_lightning.errors import ConfigError
 from svr_lightning.training.config import PolicyConfig
 from svr_lightning.training.policy import read_policy
 from tests.commands import SHIPPED, TINY, refused
@@ -71,18 +75,99 @@ def test_an_output_layer_that_is_neither_tied_nor_there_is_named(folder):
         read_policy(PolicyConfig(path=str(folder)), 0)
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_a_tokenizer_that_does_not_fit_is_refused(own, folder):
-    """One with tokens that the model has not, and the empty one that stands for none."""
-    if own:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        tokenizer.add_tokens(["1+1=2"])
-        tokenizer.save_pretrained(folder)
-    else:
-        (folder / "tokenizer.json").unlink()
-        (folder / "tokenizer_config.json").unlink()
-    with pytest.raises(ValueError, match=r"does not fit the model, which has 1200 tokens: it re"):
+def test_a_folder_without_a_tokenizer_is_refused(folder):
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").unlink()
+    with pytest.raises(ValueError, match="its tokenizer has no tokens for text"):
         read_policy(PolicyConfig(path=str(folder)), 0)
+
+
+ADDED = 1200
+"""The number of a token that is added to the tokenizer. The model has embeddings of 0 to 1199."""
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "1+1=2",  # of a completion that a second prompt quotes
+        "You are a careful math",  # of a first prompt
+        "Your previous solution",  # of the heading of a second prompt
+    ],
+)
+def test_a_token_of_prompts_that_the_model_lacks_is_refused(token, folder):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens([token])
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(ValueError, match=rf"has 1200 tokens: '.*' is number {ADDED}; put the"):
+        read_policy(PolicyConfig(path=str(folder)), 0)
+
+
+def test_a_token_of_the_chat_template_that_the_model_lacks_is_refused(folder):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["Now:"])
+    tokenizer.chat_template = f"{tokenizer.chat_template}Now:"
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(ValueError, match="'Now:' is number 1200; put the model's own"):
+        read_policy(PolicyConfig(path=str(folder)), 0)
+
+
+@pytest.mark.parametrize("role", ["eos_token", "pad_token"])
+def test_an_end_or_a_padding_that_the_model_lacks_is_refused(role, folder):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_special_tokens({role: "<|new|>"})
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(ValueError, match=rf"'<\|new\|>' is number {ADDED}; put the"):
+        read_policy(PolicyConfig(path=str(folder)), 0)
+
+
+def test_a_token_that_only_a_question_takes_is_refused_when_the_question_is_rendered(folder):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["elephants"])
+    tokenizer.save_pretrained(folder)
+    _, renderer = read_policy(PolicyConfig(path=str(folder)), 0)
+    messages = [{"role": "user", "content": "How many elephants?"}]
+    with pytest.raises(ConfigError, match="'elephants' is number 1200; put the model's own"):
+        renderer.prompt_ids(messages)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", [DOWN, "model.embed_tokens.weight", "model.norm.weight"])
+def test_a_weight_that_is_not_finite_is_named(value, name, folder):
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    weights[name].view(-1)[-1] = value
+    save_file(weights, file, metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=f"the weight {name} holds NaN or infinite values"):
+        read_policy(PolicyConfig(path=str(folder)), 0)
+
+
+@pytest.fixture
+def code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Python in a policy's folder that leaves a file when it runs, and a user who says yes."""
+    trace = folder / "it_ran"
+    (folder / "code.py").write_text(f"open({str(trace)!r}, 'w')\n")
+    monkeypatch.setattr("builtins.input", lambda _: "y")
+    yield folder / "code.py"
+    assert not trace.exists()
+
+
+def change(file: Path, **settings: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+
+
+def test_a_model_whose_code_lies_in_its_folder_is_refused(folder, code):
+    classes = {"AutoConfig": "code.C", "AutoModelForCausalLM": "code.M"}
+    change(folder / "config.json", auto_map=classes, model_type="unheard_of")
+    with pytest.raises(
+        ConfigError, match=r"code in its own folder \(auto_map\), which is never run"
+    ):
+        read_policy(PolicyConfig(path=str(folder)), 0)
+
+
+def test_code_beside_a_model_that_transformers_knows_is_not_run(folder, code):
+    change(folder / "config.json", auto_map={"AutoModelForCausalLM": "code.M"})
+    change(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["code.T", None]})
+    read_policy(PolicyConfig(path=str(folder)), 0)
 
 
 def test_weights_that_the_model_does_not_have_are_no_fault(folder):

@@ -15,6 +15,7 @@ from svr_lightning.training.optimizer import (
     make_reference,
     mix_reference,
     parameter_groups,
+    set_scheduled_rates,
 )
 from svr_lightning.training.policy import freeze_vision, load_policy, stop_token_ids
 from svr_lightning.training.update import batch_of, completion_logprobs
@@ -72,6 +73,20 @@ def test_the_first_step_of_adamw_by_hand():
     assert model.weight.item() == pytest.approx(2.0 - 2e-6 - 1e-5, abs=2 * spacing, rel=0)
     assert model.bias.item() == pytest.approx(2.0 - 1e-5, abs=2 * spacing, rel=0)
     assert all(group["betas"] == (0.9, 0.95) for group in optimizer.param_groups)
+
+
+def test_a_resumed_run_takes_the_rates_of_its_own_schedule_and_not_of_a_shorter_ones():
+    shorter, schedule = made(total=20)
+    for _ in range(20):
+        shorter.step()
+        schedule.step()
+    assert shorter.param_groups[0]["lr"] == pytest.approx(0.05 * 2e-4)
+    longer, resumed = made(total=40)
+    longer.load_state_dict(shorter.state_dict())
+    resumed.load_state_dict(schedule.state_dict())
+    set_scheduled_rates(resumed)
+    # Step 20 of 40 lies between the warm-up's end at 2 and the decay's beginning at 32.
+    assert [group["lr"] for group in longer.param_groups] == [2e-4, 2e-4]
 
 
 def test_gradients_are_scaled_together_to_their_largest_norm():

@@ -190,7 +190,7 @@ def test_a_problem_fits_if_nothing_must_be_cut_and_a_completion_has_room():
 def test_a_text_of_more_characters_than_its_tokens_can_have_is_not_encoded(monkeypatch):
     one = renderer(max_prompt_tokens=100)
     longest = max(map(len, one.tokenizer.get_vocab()))
-    monkeypatch.setattr(one, "_encode", lambda _: ())
+    monkeypatch.setattr(one, "encode", lambda _: ())
     assert one.fits(chat("x" * (50 * longest)))
     assert not one.fits(chat("x" * (100 * longest + 1)))
 
