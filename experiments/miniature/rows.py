@@ -72,7 +72,7 @@ class Row:
     def rule(self) -> StopRule | None:
         """What ends its trajectories before all turns are made; None without a self-check."""
         check = self.interface
-        return SelfVerifying(check).stop_policy(1, Confident())[1] if check else None
+        return SelfVerifying(check).applied_rule(Confident()) if check else None
 
 
 def _method(name: str, title: str, **more: Any) -> Row:

@@ -206,9 +206,8 @@ class Controller:
         )
         with faults_of("rule: "):
             self.rule.check()
-        applied = self.dialogue.stop_policy(self.max_turns, self.rule)
         require(
-            applied == (self.max_turns, self.rule),
+            self.dialogue.applied_rule(self.rule) == self.rule,
             f"rule={self.rule}: {self.dialogue} does not ask for what it reads",
         )
         if self.certificate is not None:

@@ -1,7 +1,7 @@
 """The settings of evaluation (``model.evaluation``)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from svr_lightning.analysis.results import applied_limit
 from svr_lightning.core.stopping import Confident, StopRule
@@ -12,6 +12,23 @@ from svr_lightning.recipes.dialogues import Dialogue, FreshTurns
 
 DECODING_RANGES = {"top_p": "(0, 1]", "top_k": "[0, inf]", "max_completion_tokens": COUNT}
 """Of the settings that training and evaluation share."""
+
+
+class Protocol(NamedTuple):
+    """How trajectories of one policy are prompted and ended in an evaluation."""
+
+    dialogue: Dialogue
+    max_turns: int
+    """T_max."""
+    rule: StopRule | None
+    """The stopping rule, also if every turn is recorded; None where none applies."""
+    adaptive: bool
+    """False records every turn, so that any rule can be replayed."""
+
+    @property
+    def applied_rule(self) -> StopRule | None:
+        """What ends a trajectory before T_max; None if nothing does."""
+        return self.rule if self.adaptive else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,19 +80,16 @@ class EvaluationConfig:
         """The configured stopping rule, also if every turn is recorded."""
         return self.stop or Confident()
 
-    @property
-    def rule(self) -> StopRule | None:
-        """The stopping rule; None if every turn is recorded."""
-        return self.full_rule if self.adaptive else None
+    def resolve(self, recipe: Recipe) -> "Protocol":
+        """How the policy of a recipe is evaluated; also a single-turn one has several fresh turns.
 
-    def dialogue(self, recipe: Recipe) -> Dialogue:
-        """The prompts of a recipe's policy, or its first prompt again and again."""
-        return FreshTurns(recipe.dialogue) if self.fresh_turns else recipe.dialogue
-
-    def stop_policy(self, recipe: Recipe, rule: StopRule | None) -> tuple[int, StopRule | None]:
-        """T_max and what ends a trajectory early; a single-turn recipe has several fresh turns."""
-        own = recipe.dialogue if self.fresh_turns else recipe
-        return own.stop_policy(self.max_turns, rule)
+        This is the one place that decides what ends a trajectory.
+        """
+        dialogue = recipe.dialogue
+        rule = dialogue.applied_rule(self.full_rule)
+        if self.fresh_turns:
+            return Protocol(FreshTurns(dialogue), self.max_turns, rule, self.adaptive)
+        return Protocol(dialogue, recipe.evaluated_turns(self.max_turns), rule, self.adaptive)
 
     def decoding(self, task: str, max_completion_tokens: int | None = None) -> Decoding:
         """How completions are drawn.

@@ -84,11 +84,17 @@ class Evaluator:
             f"model.evaluation.stop={config.full_rule}: log-probabilities are not known of a "
             "server's completions; set model.engine.logprobs, or use a rule that needs none",
         )
-        self.engine, self.config, self.renderer = engine, config, renderer
-        self.recipe = recipe or SVR()
-        self.dialogue = config.dialogue(self.recipe)
-        self.max_turns, self.rule = config.stop_policy(self.recipe, config.rule)
-        self.folder, self.seed, self.step, self.rank = folder, seed, step, rank
+        self.engine = engine
+        self.config = config
+        self.renderer = renderer
+        protocol = config.resolve(recipe or SVR())
+        self.dialogue = protocol.dialogue
+        self.max_turns = protocol.max_turns
+        self.rule = protocol.applied_rule
+        self.folder = folder
+        self.seed = seed
+        self.step = step
+        self.rank = rank
         self.records: list[SampleRecord] = []
         self._every_turn = every_turn
         self._sampling: Sampling = sampling or self._as_it_is
@@ -117,7 +123,7 @@ class Evaluator:
                 results.append(write_results(self.folder, samples, config or {}, versions))
             else:
                 write_samples(self.folder, samples)
-            if self.dialogue.stop_policy(1, Confident())[1] is not None:
+            if self.dialogue.applied_rule(Confident()) is not None:
                 warn_of_missing_self_checks(samples)
         results = self._gather(results)  # so journals are removed after the files are written
         if self._journal is not None:

@@ -19,7 +19,6 @@ from svr_lightning.core.rewards import (
     soft_overlong,
 )
 from svr_lightning.core.seeds import START, SeedContext
-from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, Sample, ScoredTurn, Trajectory, Turn
 from svr_lightning.errors import COUNT, POSITIVE, ConfigError, check_ranges, one_line, require
 from svr_lightning.recipes.dialogues import Dialogue, Neutral, RolloutFn, chain
@@ -115,9 +114,9 @@ class Recipe(ABC):
         """G trajectories of ``turns`` turns that never stop early."""
         return [chain(self.dialogue, problem, i, turns) for i in range(self.group_size)]
 
-    def stop_policy(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
-        """T_max and the stopping rule of an evaluation, given the configured ones."""
-        return self.dialogue.stop_policy(max_turns, rule)
+    def evaluated_turns(self, max_turns: int) -> int:
+        """T_max of its policy's evaluation, given the configured one."""
+        return max_turns
 
     # --- reward -------------------------------------------------------------------------------
 

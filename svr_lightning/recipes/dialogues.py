@@ -92,12 +92,9 @@ class Dialogue(ABC):
         """r_taskfmt and r_scfmt of a completion; the second is 0 without a self-check."""
         return task.format_score(text), 0.0
 
-    def stop_policy(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
-        """How many turns an evaluation takes and what ends it early, given what is configured.
-
-        Rules that read a self-check do not apply where there is none.
-        """
-        return max_turns, None if rule is None or rule.needs_self_check else rule
+    def applied_rule(self, rule: StopRule) -> StopRule | None:
+        """The form in which a stopping rule applies; None for one that needs a self-check."""
+        return None if rule.needs_self_check else rule
 
 
 @dataclass(frozen=True)
@@ -139,14 +136,14 @@ class SelfVerifying(Dialogue):
         check = text[task.read(text).check :]
         return task.format_score(text), self_check_format_score(check, self.interface)
 
-    def stop_policy(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
-        """Adaptive stopping; with one field, that field alone stops."""
+    def applied_rule(self, rule: StopRule) -> StopRule | None:
+        """Every rule; with one field, that field alone stops."""
         if isinstance(rule, Confident):
             if self.interface == "verdict" and rule.score == "confidence":
-                rule = replace(rule, threshold=0.0, needs_correct=True)
+                return replace(rule, threshold=0.0, needs_correct=True)
             if self.interface == "confidence":
-                rule = replace(rule, needs_correct=False)
-        return max_turns, rule
+                return replace(rule, needs_correct=False)
+        return rule
 
 
 class Neutral(Dialogue):
@@ -185,9 +182,9 @@ class FreshTurns(Dialogue):
         """The format scores of ``of``."""
         return self.of.formats(task, text)
 
-    def stop_policy(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
-        """What ends a trajectory of ``of``."""
-        return self.of.stop_policy(max_turns, rule)
+    def applied_rule(self, rule: StopRule) -> StopRule | None:
+        """As it applies to ``of``."""
+        return self.of.applied_rule(rule)
 
 
 # --- the turn loop ----------------------------------------------------------------------------

@@ -8,7 +8,6 @@ is GRPO's; the published setting takes four (configs/methods/gspo_published.yaml
 from dataclasses import dataclass
 
 from svr_lightning.core.credit import group_advantages
-from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Sample
 from svr_lightning.recipes.base import Baseline, Group, drawn_samples, last_turn_samples
 
@@ -33,6 +32,6 @@ class GRPO(Baseline):
         samples = last_turn_samples(group, group_advantages(group.returns, self.scale_rewards))
         return drawn_samples(group, samples, self.samples_per_problem)
 
-    def stop_policy(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
-        """The first response is the answer."""
-        return 1, None
+    def evaluated_turns(self, max_turns: int) -> int:
+        """One: the first response is the answer."""
+        return 1

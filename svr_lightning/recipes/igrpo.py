@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from svr_lightning.core.credit import group_advantages
 from svr_lightning.core.seeds import START, SeedContext
-from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, Sample, Trajectory
 from svr_lightning.recipes.base import Baseline, Group, rewards_of, sample_of
 from svr_lightning.recipes.dialogues import RolloutFn, ask, node
@@ -55,6 +54,6 @@ class IGRPO(Baseline):
             for i, advantage in zip(refined, advantages, strict=True)
         ]
 
-    def stop_policy(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
-        """One turn: the answer to the question."""
-        return super().stop_policy(1, rule)
+    def evaluated_turns(self, max_turns: int) -> int:
+        """One: the answer to the question."""
+        return 1

@@ -35,9 +35,9 @@ class SolverAndTutor(Neutral):
         attempt, hints = texts[-2:]
         return guided(style, problem.question, attempt, hints, len(turns) + 1)
 
-    def stop_policy(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
-        """An odd number of turns: an even one would end with unused feedback."""
-        return max_turns - (max_turns % 2 == 0), None
+    def applied_rule(self, rule: StopRule) -> StopRule | None:
+        """None: feedback is no answer that a rule could judge."""
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +51,10 @@ class MLMTRL(GRPOMT):
             self.horizon % 2 == 1,
             f"{PLACE}.horizon={self.horizon} must be odd, since even turns are feedback",
         )
+
+    def evaluated_turns(self, max_turns: int) -> int:
+        """An odd number: an even one would end with unused feedback."""
+        return max_turns if max_turns % 2 else max_turns - 1
 
     @property
     def dialogue(self) -> Dialogue:

@@ -21,11 +21,11 @@ from svr_lightning.analysis.operating_point import (
     read_operating_point,
 )
 from svr_lightning.analysis.results import certified_settings, package_versions
-from svr_lightning.core.stopping import Confident, StopRule, rule_as_config
+from svr_lightning.core.stopping import Confident, rule_as_config
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Engine
 from svr_lightning.engines.openai import OpenAIEngine
-from svr_lightning.evaluation.config import EvaluationConfig
+from svr_lightning.evaluation.config import EvaluationConfig, Protocol
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.evaluation.printing import TurnPrinter, print_outcome
 from svr_lightning.recipes.base import Recipe
@@ -223,10 +223,9 @@ class PolicyModule(LightningModule):
         return replace(self.evaluation, stop=self.evaluation.stop or rule or Confident())
 
     @property
-    def stop_policy(self) -> tuple[int, StopRule | None]:
-        """T_max and the stopping rule, also if every turn is recorded."""
-        evaluation = self.applied_evaluation
-        return evaluation.stop_policy(self.recipe, evaluation.full_rule)
+    def protocol(self) -> Protocol:
+        """Dialogue, T_max and stopping rule of its evaluations."""
+        return self.applied_evaluation.resolve(self.recipe)
 
     def report_operating_point(self) -> None:
         """Log that the policy's own rule is used, and which settings void its guarantee."""
@@ -238,12 +237,12 @@ class PolicyModule(LightningModule):
         rank_zero_info("; ".join([f"stops at {rule}, the operating point of {file}", *promises]))
         if not isinstance(own, Certificate):
             return
-        turns, applied = self.stop_policy
+        protocol = self.protocol
         settings = {
             "model": {"evaluation": asdict(self.evaluation), "policy": asdict(self.policy_config)},
             "data": {part: [*map(asdict, self.data.sources[part])] for part in ("val", "test")},
         }
-        departures = own.departures(applied, turns, certified_settings(settings))
+        departures = own.departures(protocol.rule, protocol.max_turns, certified_settings(settings))
         if not own.is_for(folder):  # hashes whole files
             departures.append("other weights than it was written for")
         if departures:
@@ -257,16 +256,16 @@ class PolicyModule(LightningModule):
             template = self.policy_config.chat_template_kwargs
             model = {key: model[key] for key in ("engine", "recipe", "evaluation") if key in model}
             model["policy"] = {"chat_template_kwargs": template}
-        max_turns, rule = evaluation.stop_policy(self.recipe, evaluation.full_rule)
-        stop = None if rule is None else rule_as_config(rule)
+        protocol = evaluation.resolve(self.recipe)
+        stop = None if protocol.rule is None else rule_as_config(protocol.rule)
         model["evaluation"] = {**asdict(replace(evaluation, stop=None)), "stop": stop}
         return {
             **self.run_config,
             "model": model,
             "graders": dict.fromkeys(TASKS, evaluation.grader),
             "protocol": {
-                "max_turns": max_turns,
-                "adaptive": rule is not None and evaluation.adaptive,
+                "max_turns": protocol.max_turns,
+                "adaptive": protocol.applied_rule is not None,
                 "privileged": self.recipe.uses_labels,
             },
         }

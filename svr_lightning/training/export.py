@@ -51,7 +51,7 @@ def export_policy(pl_module: Any, root: Path) -> Path:
         for weights in written.glob("*.safetensors"):  # which safetensors lets only the owner read
             shutil.copymode(next(written.glob("*config.json")), weights)
     pl_module.renderer.tokenizer.save_pretrained(folder)
-    _, rule = pl_module.stop_policy
+    rule = pl_module.protocol.rule
     if isinstance(rule, Confident):
         # Without the certificate that the folder may have had: it was for other weights.
         usual = Confident(threshold=rule.threshold)
@@ -82,15 +82,19 @@ svr predict {settings}--model.policy.path THIS_FOLDER --question '...'
 
 def model_card(pl_module: Any) -> str:
     """The model card: how the policy was trained, and a command that runs it."""
-    recipe, (max_turns, rule) = pl_module.recipe, pl_module.stop_policy
+    recipe = pl_module.recipe
+    protocol = pl_module.protocol
+    stop = "only"
+    if protocol.rule is not None:
+        stop = f"at the first complete turn with {protocol.rule}, or"
     labels = "PRIVILEGED: its prompts show whether the previous answer was right.\n"
     return _CARD.format(
         recipe=type(recipe).__name__,
         version=__version__,
         path=pl_module.policy_config.path,
         seed=pl_module.seed,
-        stop="only" if rule is None else f"at the first complete turn with {rule}, or",
-        turns=max_turns,
+        stop=stop,
+        turns=protocol.max_turns,
         privileged=labels if recipe.uses_labels else "",
         settings=f"--config THIS_FOLDER/{SETTINGS} " if pl_module.run_config else "",
     )

@@ -224,7 +224,7 @@ class SVRModule(PolicyModule):
                 show_progress=self.global_rank == 0,
             )
         self.groups = groups
-        stats = rollout_stats(groups, self.recipe.stop_policy(1, Confident())[1])
+        stats = rollout_stats(groups, self.recipe.dialogue.applied_rule(Confident()))
         stats["time/rollout"] = time.perf_counter() - started
         turns = [turn for group in groups for scored in group.scored for turn in scored]
         tokens = sum(turn.completion_tokens for turn in turns)

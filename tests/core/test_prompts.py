@@ -225,8 +225,7 @@ def test_training_and_evaluation_ask_what_the_golden_of_their_recipe_says(name):
     expected, checked = golden(f"countdown-{file}"), file.startswith("svr")
     for program in recipe.programs(ten()):
         assert asked_by(program, "countdown", checked) == expected[:training]
-    turns, _ = recipe.stop_policy(4, None)
-    alone = chain(recipe.dialogue, ten(), 0, turns)
+    alone = chain(recipe.dialogue, ten(), 0, recipe.evaluated_turns(4))
     assert asked_by(alone, "countdown", checked) == expected[:evaluation]
 
 

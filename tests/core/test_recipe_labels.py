@@ -26,7 +26,7 @@ def in_training(recipe: Recipe, problems: list[Problem], write: Write = mixed) -
 
 
 def in_evaluation(recipe: Recipe, problems: list[Problem]) -> str:
-    turns, _ = recipe.stop_policy(4, None)
+    turns = recipe.evaluated_turns(4)
     decoding = Decoding(max_completion_tokens=999)
     actors = Actors(mixed)
     jobs = (

@@ -67,10 +67,10 @@ def test_a_group_of_equals_teaches_nothing(name, text):
 @each_recipe
 def test_each_policy_is_evaluated_for_its_own_number_of_turns(name):
     recipe, _, turns = RECIPES[name]
-    rule = Confident()
-    max_turns, kept = recipe.stop_policy(10, rule)
+    max_turns = recipe.evaluated_turns(10)
     assert max_turns == turns
-    assert (kept is not None) == name.startswith(("svr", "rlcr"))
+    applied = recipe.dialogue.applied_rule(Confident())
+    assert (applied is not None) == name.startswith(("svr", "rlcr"))
     problem = ten()
     seen: list[int] = []
     program = chain(
@@ -81,9 +81,10 @@ def test_each_policy_is_evaluated_for_its_own_number_of_turns(name):
 
 
 def test_a_policy_of_one_field_is_stopped_by_that_field():
-    assert SVR(interface="verdict").stop_policy(10, Confident()) == (10, Confident(threshold=0.0))
+    verdict = SVR(interface="verdict").dialogue
+    assert verdict.applied_rule(Confident()) == Confident(threshold=0.0)
     alone = Confident(needs_correct=False)
-    assert SVR(interface="confidence").stop_policy(10, Confident()) == (10, alone)
+    assert SVR(interface="confidence").dialogue.applied_rule(Confident()) == alone
     sure = completion(f"{RIGHT}<self_check>CONFIDENCE: 0.9 </self_check>")
     program = chain(SVR(interface="confidence").dialogue, ten(), 0, 10, alone)
     assert len(answered(program, lambda *_: sure).turns) == 1

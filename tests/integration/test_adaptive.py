@@ -21,10 +21,12 @@ from svr_lightning.core.stopping import (
 )
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.config import EvaluationConfig
+from svr_lightning.evaluation.config import EvaluationConfig, Protocol
 from svr_lightning.evaluation.evaluator import OnTurn, warn_of_faults, warn_of_missing_self_checks
 from svr_lightning.evaluation.printing import TurnPrinter, print_outcome
 from svr_lightning.recipes.grpo import GRPO
+from svr_lightning.recipes.mlmt_rl import MLMTRL
+from svr_lightning.recipes.svr import SVR
 from svr_lightning.tasks import get_task
 from tests.scripted import PROBLEMS, RENDERER, at_places, countdown, evaluator, says, words
 from tests.scripted_engine import ScriptedEngine
@@ -266,3 +268,20 @@ def test_a_single_turn_recipe_has_fresh_turns_until_a_rule_without_a_self_check_
     assert [len(one.turns) for one in alone.solve(PROBLEMS[:1], "toy")] == [1]
     fresh = evaluator(engine, rule=twice, recipe=GRPO(), fresh_turns=True)
     assert [one.returned_turn for one in fresh.solve(PROBLEMS[:1], "toy")] == [3]
+
+
+def test_one_place_resolves_prompts_turns_and_rule_of_each_recipes_policy():
+    twice = RepeatedAnswer(in_a_row=False)
+    given = EvaluationConfig(max_turns=10, stop=twice)
+    assert given.resolve(SVR()) == Protocol(SVR().dialogue, 10, twice, True)
+    assert given.resolve(GRPO()).max_turns == 1
+    # Feedback is no answer, so that nothing stops there and the last turn solves.
+    assert given.resolve(MLMTRL())[1:3] == (9, None)
+    fresh = replace(given, fresh_turns=True, temperature=0.9)
+    assert [fresh.resolve(recipe).max_turns for recipe in (SVR(), GRPO(), MLMTRL())] == [10] * 3
+    whole = replace(given, adaptive=False).resolve(SVR())
+    assert (whole.rule, whole.applied_rule) == (twice, None)
+    # Without a rule it is the paper's, which needs a self-check.
+    usual = EvaluationConfig()
+    assert usual.resolve(SVR()).rule == Confident()
+    assert usual.resolve(GRPO()).rule is None
