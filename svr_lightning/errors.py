@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 class ConfigError(ValueError):
@@ -88,10 +89,54 @@ def one_line(message: object) -> str:
     return text if len(text) <= 300 else f"{text[:297]}..."
 
 
-def field_error(error: Exception, whole: str) -> str:
-    """A refusal of msgspec as ``FIELD: REASON``, with ``whole`` for the value as a whole."""
-    reason, _, path = one_line(error).partition(" - at `$")
-    return f"{path.strip('`.') or whole}: {reason}"
+def field_error(error: Exception, whole: str, kind: Any = None) -> str:
+    """A refusal of msgspec as ``FIELD: REASON``, with what the field takes if that is a short list.
+
+    Args:
+        error: msgspec's.
+        whole: what the message calls the value as a whole.
+        kind: the type of that value.
+    """
+    reason, _, path = printable(str(error)).rpartition(" - at `$")
+    if not reason:  # it is about the value as a whole
+        reason, path = path, ""
+    place = one_line(path.strip("`.")) or whole
+    rejected = _REJECTED.fullmatch(reason)
+    taken = _taken_at(kind, path) if rejected and kind is not None else []
+    if not rejected or not taken:
+        return f"{place}: {one_line(reason)}"
+    value = rejected[rejected.lastindex or 0][:100]
+    return f"{place}: {value!r} is none of {', '.join(taken)}{did_you_mean(value, taken)}"
+
+
+_REJECTED = re.compile(
+    r"Invalid enum value '?(?P<value>.*?)'?|Object contains unknown field `(?P<name>.*)`"
+)
+
+
+def _taken_at(kind: Any, path: str) -> list[str]:
+    """The fields or values that the type at a path of msgspec's lists."""
+    from msgspec import inspect
+
+    places: list[Any] = [inspect.type_info(kind)]
+    for step in [*re.findall(r"\w+|\[", re.sub(r"\[.*?\]", "[", path)), ""]:
+        open_places = [p.type if isinstance(p, inspect.Metadata) else p for p in places]
+        alternatives = [
+            choice for p in open_places for choice in (getattr(p, "types", None) or [p])
+        ]
+        if not step:
+            return [
+                str(name)
+                for place in alternatives
+                for name in getattr(place, "values", None)
+                or [field.encode_name for field in getattr(place, "fields", ())]
+            ]
+        if step == "[":
+            places = [p.item_type for p in alternatives if hasattr(p, "item_type")]
+        else:
+            fields = [field for p in alternatives for field in getattr(p, "fields", ())]
+            places = [field.type for field in fields if field.encode_name == step]
+    return []
 
 
 def typed_line(error: BaseException) -> str:

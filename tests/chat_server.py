@@ -2,11 +2,13 @@
 
 import json
 import re
+import ssl
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 
@@ -52,13 +54,20 @@ Answer = Callable[[dict[str, Any], int], Reply]
 
 
 class ChatServer(ThreadingHTTPServer):
-    """Serves on a free port of this machine, each request in a thread of its own."""
+    """Serves on a free port of this machine, each request in a thread of its own.
+
+    With a file of a certificate and its key it speaks HTTPS.
+    """
 
     request_queue_size = 128  # five are the default
     daemon_threads = True
 
-    def __init__(self, answer: Answer, port: int = 0) -> None:
+    def __init__(self, answer: Answer, port: int = 0, pem: Path | None = None) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
+        if pem is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(pem)
+            self.socket = context.wrap_socket(self.socket, server_side=True)
         self.answer = answer
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
@@ -66,13 +75,15 @@ class ChatServer(ThreadingHTTPServer):
         self._now = 0
         self._lock = threading.Lock()
         self.port = self.server_address[1]
-        self.url = f"http://127.0.0.1:{self.port}/v1"
+        self.paths: list[str] = []
+        self.url = f"http{'s' * (pem is not None)}://127.0.0.1:{self.port}/v1"
         self._thread = threading.Thread(target=self.serve_forever, args=(0.02,))
 
     def reply(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> Reply:
         """The answer to a request, when its time has come."""
         with self._lock:
             self.bodies.append(body)
+            self.paths.append(path)
             self.headers.append(headers)
             number = len(self.bodies)
             self._now += 1

@@ -69,6 +69,7 @@ key is in OPENAI_API_KEY or in the variable that --model.engine.api_key_env name
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; 0 is success, 2 a fault of the configuration or the data."""
+    _open_closed_streams()
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or arguments[0] in ("-h", "--help"):
         groups = {"training": TRAINING, "reading": READING, "serving": SERVING}
@@ -95,6 +96,17 @@ def main(arguments: list[str] | None = None) -> int:
         print(error_line(message), file=sys.stderr)
         return USER_FAULT
     return 0
+
+
+def _open_closed_streams() -> None:
+    """Let closed standard streams lead nowhere, before other files take their places."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nowhere, number)
+            if nowhere > 2:
+                os.close(nowhere)
+            setattr(sys, name, os.fdopen(number, mode))
 
 
 # --- commands that need Lightning ---------------------------------------------------------------

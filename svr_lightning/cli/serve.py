@@ -23,7 +23,7 @@ from svr_lightning.analysis.operating_point import (
     read_operating_point,
 )
 from svr_lightning.clients.chat_model import ChatModel, check_fields
-from svr_lightning.clients.connections import check_url, read_key
+from svr_lightning.clients.connections import check_url, read_access, read_key
 from svr_lightning.control.backends import Backend, EngineBackend, Upstream
 from svr_lightning.control.controller import Controller, Otherwise
 from svr_lightning.core.stopping import Confident, StopRule
@@ -52,14 +52,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-model-len", type=int, default=8192, help="of --policy; prompts have half of it")
     template = '{"enable_thinking": false}'
     add("--chat-template-kwargs", metavar="JSON", type=json_object, default=template)
-    add(
-        "--upstream-fields",
-        metavar="JSON",
-        type=json_object,
-        default="{}",
-        help='renames fields for --upstream, or leaves them out: {"max_tokens": '
-        '"max_completion_tokens", "temperature": null}',
-    )
+    for name, shown in (
+        (
+            "fields",
+            'renames fields for --upstream, or leaves them out: {"max_tokens": '
+            '"max_completion_tokens", "temperature": null}',
+        ),
+        ("headers", 'for --upstream: {"api-key": "$NAME"}, with an environment variable\'s value'),
+        ("query", 'for --upstream: {"api-version": "2024-10-21"}; $NAME as for headers'),
+    ):
+        add(f"--upstream-{name}", metavar="JSON", type=json_object, default="{}", help=shown)
+    add("--upstream-authority", metavar="FILE", help="trust this authority's certificate (PEM)")
     add("--at-once", type=int, default=1, help="fresh samples at a time, instead of refinements")
     for name, shown in (
         ("--limit", "NAME=NUMBER, such as body=2000000 or connections=100"),
@@ -95,8 +98,7 @@ def _limits(given: Sequence[str]) -> Any:
     try:
         return convert(named, Limits, strict=False)
     except ValueError as error:
-        known = ", ".join(Limits.__struct_fields__)
-        message = f"--limit {field_error(error, 'NAME=NUMBER')}; NAME is one of {known}"
+        message = f"--limit {field_error(error, 'NAME=NUMBER', Limits)}"
         raise ConfigError(message) from error
 
 
@@ -173,7 +175,12 @@ def _replaced(*_: Any) -> Any:
 
 def _upstream(options: argparse.Namespace, logprobs: bool) -> Upstream:
     require(options.model is not None, "--upstream needs --model NAME")
-    check_url(options.upstream, "--upstream")
+    check_url(
+        options.upstream,
+        "--upstream",
+        "; a query belongs into --upstream-query, and a key into --upstream-key-env or "
+        "--upstream-headers",
+    )
     model = ChatModel(
         base_url=options.upstream,
         name=options.model,
@@ -181,7 +188,14 @@ def _upstream(options: argparse.Namespace, logprobs: bool) -> Upstream:
         logprobs=logprobs,
         fields=check_fields(options.upstream_fields, "--upstream-fields"),
     )
-    return Upstream(model, read_key(options.upstream_key_env, "--upstream-key-env"))
+    access = read_access(
+        read_key(options.upstream_key_env, "--upstream-key-env"),
+        options.upstream_headers,
+        options.upstream_query,
+        options.upstream_authority,
+        "--upstream-{}",
+    )
+    return Upstream(model, access=access)
 
 
 def _engine_backend(options: argparse.Namespace, certificate: Certificate | None) -> EngineBackend:

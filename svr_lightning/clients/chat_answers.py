@@ -1,20 +1,21 @@
 """What chat servers answer: the one description, for Controller, serve and the engine alike.
 
 Servers agree on the envelope and on little else. Content is text or a list of parts; reasoning has
-a field or a part of its own; a completion ends with a dozen words; usage may lack; and an error may
-come with status 200. docs/serving.md lists servers.
+a field or a part of its own; the reason for the end of a completion has a dozen names; usage may be
+missing; and an error may come with status 200. docs/serving.md lists servers.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct, convert
 
+from svr_lightning.clients.masking import NOTHING_MASKED, Mask
 from svr_lightning.core.types import FinishReason, RemoteCompletion
-from svr_lightning.errors import one_line
 
 TIMED_OUT = 408
 """The status of an answer that did not come in time."""
@@ -32,6 +33,10 @@ _REFUSED = re.compile(
     r"filter|refus|safety|recitation|prohibited|blocklist|spii|guardrail|sensitive|toxic"
 )
 _FAILED = re.compile(r"error|abort|cancel|timeout|insufficient")
+_ERROR_BYTES = 65536
+"""Bytes of an error that are read."""
+_CHOICES = 16
+"""Choices of an answer that are looked at; one was asked for."""
 _SPOKEN = ("text", "content", "output_text", "value")
 """Fields of a part that hold text, or further parts."""
 _THOUGHT = ("thinking", "thought", "reasoning", "reasoning_content", "reasoning_text", "summary")
@@ -57,7 +62,7 @@ class _Choice(Struct):
 
 
 class _Answer(Struct):
-    choices: Annotated[list[_Choice], Meta(min_length=1)]
+    choices: Annotated[list[Any], Meta(min_length=1)]
     usage: Any = None
     error: Any = None
 
@@ -71,60 +76,106 @@ class _Logprobs(Struct):
     content: list[_Token]
 
 
-def read_answer(body: bytes, key: str | None = None) -> RemoteCompletion:
+class _Said(NamedTuple):
+    """What a choice says."""
+
+    reasoning: str
+    content: str
+    refusal: str
+    calls_a_tool: bool
+    choice: _Choice
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has neither text nor a refusal nor a tool call."""
+        return not (self.content.strip() or self.refusal or self.calls_a_tool)
+
+
+def read_answer(body: bytes, mask: Mask = NOTHING_MASKED) -> RemoteCompletion:
     """Read a server's answer of status 200; see :func:`read_completion`."""
     try:
-        answer = json.loads(body)
+        answer = mask.json(json.loads(body))
     except (ValueError, RecursionError) as error:
-        shown, _, _ = error_in(body, key)
-        raise _unreadable(repr(shown) if shown else "nothing") from error
-    return read_completion(answer, key)
+        shown, _, _ = error_in(body, mask)
+        raise _unreadable(repr(shown) if shown else "nothing", mask) from error
+    return read_completion(answer, mask)
 
 
-def read_completion(answer: Any, key: str | None = None) -> RemoteCompletion:
+def read_completion(answer: Any, mask: Mask = NOTHING_MASKED) -> RemoteCompletion:
     """The completion in a server's answer, which may be any JSON value.
 
     Args:
-        answer: the value.
-        key: kept out of messages.
+        answer: the value. Of several choices the first counts that says something.
+        mask: keeps keys out of messages.
 
     Raises:
         ServerError: if it is an error or no chat completion, or the model refused.
     """
     try:
-        found = convert(answer, _Answer)
-        choice, message = found.choices[0], found.choices[0].message
-        pieces = list(_pieces(message.content))
-        parts = message.content if isinstance(message.content, list) else []
-        said = [message.refusal, *(part.get("refusal") for part in parts if isinstance(part, dict))]
-        refusal = "".join(text for text in said if isinstance(text, str))
-        aside = message.reasoning_content or message.reasoning or message.thinking
-        thoughts = [(True, text) for _, text in _pieces(aside)]
+        envelope = convert(answer, _Answer)
+        said = _first_that_says_something(envelope.choices)
     except (ValueError, RecursionError) as error:
-        raise _no_completion(answer, key) from error
-    reason = str(choice.finish_reason or choice.stop_reason).casefold()
-    cut, refuses = bool(_CUT.search(reason)), bool(_REFUSED.search(reason))
-    fault = choice.error or found.error
+        raise _no_completion(answer, mask) from error
+    reason = str(said.choice.finish_reason or said.choice.stop_reason).casefold()
+    cut = bool(_CUT.search(reason))
+    refuses = bool(_REFUSED.search(reason))
+    fault = said.choice.error or envelope.error
     if fault or (_FAILED.search(reason) and not (cut or refuses)):
-        raise _no_completion({"error": fault or f"it ended with {reason}"}, key)
-    called = message.tool_calls or message.function_call
-    if message.content and not (pieces or refusal or called):
-        raise _no_completion(answer, key)
-    content = "".join(text for thought, text in pieces if not thought)
+        raise _no_completion({"error": fault or f"it ended with {reason}"}, mask)
     completion = RemoteCompletion(
-        text=whole("".join(t for thought, t in [*thoughts, *pieces] if thought), content, cut),
+        text=whole(said.reasoning, said.content, cut),
         finish_reason=FinishReason.LENGTH if cut else FinishReason.STOP,
-        prompt_tokens=_count(found.usage, "prompt_tokens", "input_tokens"),
-        completion_tokens=_count(found.usage, "completion_tokens", "output_tokens"),
-        tokens=_tokens(choice.logprobs),
+        prompt_tokens=_count(envelope.usage, "prompt_tokens", "input_tokens"),
+        completion_tokens=_count(envelope.usage, "completion_tokens", "output_tokens"),
+        tokens=_tokens(said.choice.logprobs),
     )
-    if refuses or (refusal and not content.strip()):
-        words = refusal or content or f"the server ended it with {reason!r}"
+    if refuses or (said.refusal and not said.content.strip()):
+        words = said.refusal or said.content or f"the server ended it with {reason!r}"
         refused = replace(completion, text=words)
-        raise ServerError(f"the model refuses: {one_line(words)}", status=200, refusal=refused)
-    if called and not completion.text:
+        raise ServerError(f"the model refuses: {mask.line(words)}", status=200, refusal=refused)
+    if said.calls_a_tool and not completion.text:
         raise ServerError("the model calls a tool, and none was offered", status=200)
     return completion
+
+
+def _first_that_says_something(choices: list[Any]) -> _Said:
+    """The first choice with text, a refusal or a tool call; if there is none, the first one.
+
+    Raises:
+        ValueError: if that one is no choice.
+    """
+    for choice in choices[:_CHOICES]:
+        with contextlib.suppress(ValueError):
+            said = _said(choice)
+            if not said.is_empty:
+                return said
+    return _said(choices[0])
+
+
+def _said(choice: Any) -> _Said:
+    """Read one choice.
+
+    Raises:
+        ValueError: if it is none, or its content is neither text nor parts.
+    """
+    read = convert(choice, _Choice)
+    message = read.message
+    pieces = list(_pieces(message.content))
+    parts = message.content if isinstance(message.content, list) else []
+    refusals = [message.refusal, *(p.get("refusal") for p in parts if isinstance(p, dict))]
+    refusal = "".join(text for text in refusals if isinstance(text, str))
+    calls_a_tool = bool(message.tool_calls or message.function_call)
+    if message.content and not (pieces or refusal or calls_a_tool):
+        raise ValueError("a content without text")
+    aside = message.reasoning_content or message.reasoning or message.thinking
+    thoughts = [text for _, text in _pieces(aside)]
+    return _Said(
+        reasoning="".join([*thoughts, *(text for is_thought, text in pieces if is_thought)]),
+        content="".join(text for is_thought, text in pieces if not is_thought),
+        refusal=refusal,
+        calls_a_tool=calls_a_tool,
+        choice=read,
+    )
 
 
 def _pieces(content: Any, thought: bool = False) -> Iterator[tuple[bool, str]]:
@@ -221,12 +272,12 @@ def is_temporary(status: int) -> bool:
     return status in (TIMED_OUT, 409, 429) or status >= 500
 
 
-def error_in(answer: Any, key: str | None = None) -> tuple[str, str | None, int]:
+def error_in(answer: Any, mask: Mask = NOTHING_MASKED) -> tuple[str, str | None, int]:
     """The error in an answer, in any of the forms that servers use.
 
     Args:
         answer: bytes, or a JSON value.
-        key: taken out of the message.
+        mask: keeps keys out of message and code.
 
     Returns:
         Its message in one short line, its code, and the HTTP status that it gives, or 0; an empty
@@ -234,7 +285,7 @@ def error_in(answer: Any, key: str | None = None) -> tuple[str, str | None, int]
     """
     text = ""
     if isinstance(answer, bytes):
-        text = answer[:4000].decode("utf-8", errors="replace")
+        text = answer[:_ERROR_BYTES].decode("utf-8", errors="replace")
         try:
             answer = json.loads(text)
         except (ValueError, RecursionError):
@@ -248,37 +299,35 @@ def error_in(answer: Any, key: str | None = None) -> tuple[str, str | None, int]
     code = None
     if isinstance(error, dict):
         code = error.get("code") or error.get("type")
-        found = error.get("message") or error.get("detail")
+        message = error.get("message") or error.get("detail")
         is_error = error is not fields or fields.get("object") == "error" or "detail" in fields
-        if not isinstance(found, str):
-            found = json.dumps(found or error, default=str) if is_error and error else text
+        if not isinstance(message, str):
+            message = json.dumps(message or error, default=str) if is_error and error else text
     else:
-        found = error if isinstance(error, str) else json.dumps(error, default=str)
-    # The key goes first: what is left of one that the line cuts could not be found.
-    message = one_line(found.replace(key, "[key]") if key else found)
+        message = error if isinstance(error, str) else json.dumps(error, default=str)
     status = int(str(code)) if re.fullmatch(r"[45]\d\d", str(code)) else 0
-    return message, None if code is None else one_line(code), status
+    return mask.line(message), None if code is None else mask.line(code), status
 
 
-def _no_completion(answer: Any, key: str | None) -> ServerError:
+def _no_completion(answer: Any, mask: Mask) -> ServerError:
     """The error in an answer of status 200; if there is none, what it is instead of a completion.
 
     An error that gives no status may pass.
     """
-    message, code, status = error_in(answer, key)
+    message, code, status = error_in(answer, mask)
     if message:
-        named = f"{message} ({code})" if code and code not in message else message
+        with_code = f"{message} ({code})" if code and code not in message else message
         temporary = not status or is_temporary(status)
-        return ServerError(named, status=status or 200, code=code, temporary=temporary)
+        return ServerError(with_code, status=status or 200, code=code, temporary=temporary)
     kind = {dict: "an object", list: "a list", str: "text", type(None): "null"}
-    found = kind.get(type(answer), type(answer).__name__)
+    described = kind.get(type(answer), type(answer).__name__)
     if isinstance(answer, dict) and answer:
-        found += " with " + ", ".join(map(str, answer))
-        if not answer.get("choices"):  # its own words may tell
-            found += f": {error_in({'error': answer}, key)[0]}"
-    return _unreadable(found)
+        described += " with " + ", ".join(map(str, answer))
+        if not answer.get("choices"):  # the body may explain
+            described += f": {error_in({'error': answer}, mask)[0]}"
+    return _unreadable(described, mask)
 
 
-def _unreadable(found: str) -> ServerError:
-    message = f"no chat completion but {one_line(found)}"
+def _unreadable(described: str, mask: Mask) -> ServerError:
+    message = f"no chat completion but {mask.line(described)}"
     return ServerError(message, status=200, temporary=True)

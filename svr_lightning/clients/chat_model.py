@@ -59,7 +59,7 @@ class ChatModel:
         """
         url = self.base_url.rstrip("/") + "/chat/completions"
         body = self.body(messages, sampling, seed)
-        return await http.exchange(url, body, partial(read_answer, key=http.key), seed)
+        return await http.exchange(url, body, partial(read_answer, mask=http.mask), seed)
 
 
 def check_fields(fields: Any, option: str) -> Fields:

@@ -5,8 +5,10 @@ import json
 import math
 import os
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import re
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count, cycle
 from typing import Any, TypeVar
 from urllib.request import getproxies, proxy_bypass
@@ -14,6 +16,7 @@ from urllib.request import getproxies, proxy_bypass
 import httpx
 
 from svr_lightning.clients.chat_answers import TIMED_OUT, ServerError, error_in, is_temporary
+from svr_lightning.clients.masking import Mask
 from svr_lightning.errors import ConfigError, one_line, require, typed_line
 
 LARGEST_ANSWER = 8 * 2**20
@@ -24,6 +27,15 @@ _CONNECT_SECONDS = 10.0
 _TOGETHER = 4
 """Connections of a pool, about. Before and after each request, a pool looks at all that it has, and
 at all again for each that is idle: in one pool of 200 a request costs six times as much."""
+_OF_ITS_AUTHORITY = (
+    "; if you trust the authority that signed it, give the authority's certificate: "
+    "--upstream-authority FILE of serve, model.engine.authority of an evaluation"
+)
+_HEADER_NAME = re.compile(
+    r"(?!(?i:content-\w+|accept-encoding|transfer-encoding|connection)$)[\w!#$%&'*+.^`|~-]+",
+    re.ASCII,
+)
+"""Those that describe a body are set here."""
 T = TypeVar("T")
 
 
@@ -59,29 +71,60 @@ def retry_delay(tries: int, first_delay: float, draw: float, retry_after: str | 
     return min(max(backoff, seconds), LONGEST_WAIT)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """What a server asks for beside its address."""
+
+    key: str | None = None
+    """Sent as bearer token, and kept out of messages."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Of each request, such as ``api-key``."""
+    query: Mapping[str, str] = field(default_factory=dict)
+    """Of each address, such as ``api-version``."""
+    authority: str | None = None
+    """File with the certificate of the authority that signed the server's, beside the usual ones.
+    """
+    secrets: Sequence[str] = ()
+    """Values of ``headers`` and ``query`` that are kept out of messages, as the key is."""
+
+
+OPEN = Access()
+"""That of a server that asks for nothing."""
+
+
 class Connections:
     """Connections that check certificates, follow no redirect and send the key.
 
     Args:
         most: requests at the same time; further ones wait.
         retries: of each request.
-        key: sent as bearer token, and kept out of messages.
+        access: what the server asks for.
         kept: whether a connection serves several requests.
 
     Raises:
-        ConfigError: if the environment names a proxy or certificates that cannot be used.
+        ConfigError: if the environment names a proxy or certificates that cannot be used, or the
+            authority's file holds no certificate.
     """
 
+    on_error: Callable[[ServerError], None] | None = None
+    """Called with the error of each try."""
+
     def __init__(
-        self, most: int, retries: Retries, *, key: str | None = None, kept: bool = True
+        self, most: int, retries: Retries, *, access: Access = OPEN, kept: bool = True
     ) -> None:
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-        self.key, self._retries, self._slots = key, retries, asyncio.Semaphore(most)
+        if access.key:
+            headers["Authorization"] = f"Bearer {access.key}"
+        self.mask = Mask([access.key, *access.secrets])
+        self._retries = retries
+        self._slots = asyncio.Semaphore(most)
         try:
             context = httpx.create_ssl_context()  # once, since it reads all certificates
+            _trust(context, access.authority)
             self._pools = [
                 httpx.AsyncClient(
-                    headers=headers | ({"Authorization": f"Bearer {key}"} if key else {}),
+                    headers={**headers, **access.headers},
+                    params=dict(access.query),
                     timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
                     limits=httpx.Limits(max_keepalive_connections=None if kept else 0),
                     verify=context,
@@ -89,6 +132,8 @@ class Connections:
                 for _ in range(math.ceil(most / _TOGETHER))
             ]
         except (httpx.InvalidURL, ImportError, ValueError, OSError) as error:
+            if isinstance(error, ConfigError):
+                raise
             raise ConfigError(
                 f"the environment's proxies or certificates cannot be used ({one_line(error)}); "
                 "unset ALL_PROXY, HTTP_PROXY, HTTPS_PROXY, NO_PROXY or SSL_CERT_FILE, whichever "
@@ -111,7 +156,8 @@ class Connections:
             ServerError: of the last try.
         """
         data = None if body is None else json.dumps(body).encode("ascii")
-        jitter, clock = random.Random(seed), asyncio.get_running_loop().time  # noqa: S311
+        jitter = random.Random(seed)  # noqa: S311
+        clock = asyncio.get_running_loop().time
         async with self._slots:
             deadline = clock() + self._retries.patience
             for tries in count(1):
@@ -119,8 +165,10 @@ class Connections:
                     return read(await self._try(url, data))
                 except ServerError as error:
                     error.tries = tries
-                    first, draw = self._retries.first_delay, jitter.random()
-                    delay = retry_delay(tries, first, draw, error.retry_after)
+                    if self.on_error is not None:
+                        self.on_error(error)
+                    first_delay = self._retries.first_delay
+                    delay = retry_delay(tries, first_delay, jitter.random(), error.retry_after)
                     last = tries >= self._retries.tries or clock() + delay > deadline
                     if last or not error.temporary:
                         raise
@@ -137,24 +185,28 @@ class Connections:
             limit = f"no answer within {timeout:.4g} seconds"
             raise ServerError(limit, temporary=True, status=TIMED_OUT) from error
         except httpx.RequestError as error:
-            raise ServerError(typed_line(error) + _through(url), temporary=True) from error
+            message = self.mask.line(typed_line(error))
+            if "CERTIFICATE_VERIFY_FAILED" in message:
+                message += _OF_ITS_AUTHORITY
+            raise ServerError(message + _through(url), temporary=True) from error
         status = response.status_code
         if status == 200:
             return answer
-        message, code, _ = error_in(answer, self.key)
+        message, code, _ = error_in(answer, self.mask)
         message = message or "no message"
         if response.has_redirect_location:
-            message = f"a redirect to {one_line(response.headers['location'])}; give that address"
+            target = self.mask.line(response.headers["location"])
+            message = f"a redirect to {target}; give that address"
         if status == 404 and url.endswith("/chat/completions") and "/v" not in httpx.URL(url).path:
             message += "; the address usually ends in /v1"
-        header = response.headers.get("retry-after", "")
-        readable = header and header.isascii() and header.isprintable()
+        retry_after = response.headers.get("retry-after", "")
+        readable = retry_after and retry_after.isascii() and retry_after.isprintable()
         raise ServerError(
             f"HTTP {status}, {message}{_through(url)}",
             status=status,
             code=code,
             temporary=is_temporary(status),
-            retry_after=header if readable else None,
+            retry_after=self.mask.line(retry_after) if readable else None,
         )
 
     async def _send(self, url: str, data: bytes | None) -> tuple[httpx.Response, bytes]:
@@ -179,13 +231,30 @@ class Connections:
 
 def _through(url: str) -> str:
     """Names the proxy that requests to an address take, without its password."""
-    target, proxies = httpx.URL(url), getproxies()
-    found = proxies.get(target.scheme) or proxies.get("all") or ""
-    proxy = httpx.URL(found if "://" in found else f"http://{found}")
+    target = httpx.URL(url)
+    proxies = getproxies()
+    address = proxies.get(target.scheme) or proxies.get("all") or ""
+    proxy = httpx.URL(address if "://" in address else f"http://{address}")
     if not proxy.host or proxy_bypass(target.host):
         return ""
-    named = one_line(f"{proxy.scheme}://{proxy.host}:{proxy.port or ''}").rstrip(":")
-    return f" (through the proxy {named} of the environment; NO_PROXY={target.host} avoids it)"
+    name = one_line(f"{proxy.scheme}://{proxy.host}:{proxy.port or ''}").rstrip(":")
+    return f" (through the proxy {name} of the environment; NO_PROXY={target.host} avoids it)"
+
+
+def _trust(context: ssl.SSLContext, authority: str | None) -> None:
+    """Trust the certificates of a file as well.
+
+    Raises:
+        ConfigError: if it holds none.
+    """
+    if authority is None:
+        return
+    try:
+        context.load_verify_locations(cafile=authority)
+    except OSError as error:  # ssl's errors are OSErrors
+        raise ConfigError(
+            f"{authority}: no certificate of an authority ({one_line(error)}); give a PEM file"
+        ) from error
 
 
 def read_key(variable: str | None, option: str, *, needed: bool = True) -> str | None:
@@ -205,23 +274,67 @@ def read_key(variable: str | None, option: str, *, needed: bool = True) -> str |
     return key or None
 
 
-def check_url(url: str, option: str) -> None:
+def read_access(
+    key: str | None,
+    headers: Mapping[str, str],
+    query: Mapping[str, str],
+    authority: str | None,
+    option: str,
+) -> Access:
+    """Access with the values of the environment: ``$NAME`` stands for that of a variable.
+
+    Args:
+        key: the bearer token.
+        headers: by name. Values of variables are secrets.
+        query: the same.
+        authority: see :class:`Access`.
+        option: what messages call the options, as in ``--upstream-{}``.
+
+    Raises:
+        ConfigError: naming the option, if a value is no text, a variable is not set, or a header
+            cannot be sent.
+    """
+    read: dict[str, dict[str, str]] = {}
+    secrets = []
+    for name, values in (("headers", headers), ("query", query)):
+        option_name = option.format(name)
+        texts = isinstance(values, Mapping) and all(isinstance(v, str) for v in values.values())
+        require(texts, f"{option_name} must map names to texts")
+        read[name] = {}
+        for field_name, value in values.items():
+            if value.startswith("$"):
+                value = read_key(value[1:], f"{option_name} {one_line(field_name)}") or ""
+                secrets.append(value)
+            read[name][field_name] = value
+    for field_name, value in read["headers"].items():
+        require(
+            bool(_HEADER_NAME.fullmatch(field_name)) and value.isascii() and value.isprintable(),
+            f"{option.format('headers')} {one_line(field_name)}: cannot be sent as a header",
+        )
+    return Access(key=key, authority=authority, secrets=secrets, **read)
+
+
+def check_url(url: str, option: str, instead: str = "") -> None:
     """Refuse what is not a plain address. The message names the option and shows no password.
+
+    Args:
+        url: the address.
+        option: what the message calls it.
+        instead: where a query and a key belong, as ``: a query goes into ...``.
 
     Raises:
         ConfigError: if it is none, or ends in /completions.
     """
     fault = f"{option} is no address such as http://127.0.0.1:8000/v1"
     try:
-        found = httpx.URL(url)
-        complete = found.scheme in ("http", "https") and bool(found.host)
+        address = httpx.URL(url)
+        complete = address.scheme in ("http", "https") and bool(address.host)
     except (httpx.InvalidURL, UnicodeError) as error:  # the latter of a host
         raise ConfigError(fault) from error
     require(complete and url.isprintable() and " " not in url, fault)
     require(
-        not (found.userinfo or found.query or found.fragment),
-        f"{option} must be an address alone, without user, password or query; a key belongs into "
-        "an environment variable such as OPENAI_API_KEY",
+        not (address.userinfo or address.query or address.fragment),
+        f"{option} must be an address alone, without user, password or query{instead}",
     )
     ends = not url.rstrip("/").endswith("/completions")
     require(ends, f"{option} ends before /chat/completions, usually in /v1")

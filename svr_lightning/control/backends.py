@@ -18,7 +18,7 @@ from typing import Any
 
 from svr_lightning.clients.chat_answers import ServerError
 from svr_lightning.clients.chat_model import ChatModel
-from svr_lightning.clients.connections import Connections, Retries
+from svr_lightning.clients.connections import OPEN, Access, Connections, Retries
 from svr_lightning.core.evidence import scores_of_reply
 from svr_lightning.core.parsing import Reading
 from svr_lightning.core.types import AnyCompletion, Decoding, Message, TokenScores
@@ -69,10 +69,14 @@ class Upstream(Backend):
     Args:
         model: completes the prompts.
         key: sent as bearer token.
+        access: what else the server asks for.
     """
 
-    def __init__(self, model: ChatModel, key: str | None = None) -> None:
-        self._model, self._http = model, Connections(_CONNECTIONS, RETRIES, key=key)
+    def __init__(self, model: ChatModel, key: str | None = None, access: Access = OPEN) -> None:
+        self._model = model
+        self._http = Connections(
+            _CONNECTIONS, RETRIES, access=replace(access, key=key or access.key)
+        )
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Any) -> AsyncIterator[None]:

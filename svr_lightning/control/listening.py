@@ -23,6 +23,8 @@ _OTHER_FILES = 64
 """File descriptors beside those of connections."""
 _LINGER = 1.0
 """Seconds for a client to read why its request was refused before it was sent."""
+_UNSENT = 2**17
+"""Bytes of an answer that the system takes before it can send them."""
 _QUEUE = 1024
 """Connections that the system holds until this process takes them."""
 
@@ -71,6 +73,8 @@ class _Connection(H11Protocol):
         super().__init__(**options)
         self._listener = listener
         self._timer: asyncio.TimerHandle | None = None
+        self._unsent = 0
+        """Bytes of an answer that the client had not taken when the present wait began."""
 
     @property
     def _busy(self) -> bool:
@@ -116,7 +120,15 @@ class _Connection(H11Protocol):
         self._stop_waiting()
         if not self.transport.is_closing():
             self._listener.waiting[self] = None
-        self._timer = self.loop.call_later(seconds, self.transport.abort)
+        self._unsent = self.transport.get_write_buffer_size()
+        self._timer = self.loop.call_later(seconds, self._end_of_wait, seconds)
+
+    def _end_of_wait(self, seconds: float) -> None:
+        """Close, unless the client is slow and has taken more of its answer meanwhile."""
+        if self.transport.get_write_buffer_size() < self._unsent:
+            self._wait(seconds)
+        else:
+            self.transport.abort()
 
     def _stop_waiting(self) -> None:
         self._listener.waiting.pop(self, None)
@@ -134,6 +146,8 @@ def bound(host: str, port: int) -> socket.socket:
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Its connections inherit this: clients that vanished without a word are noticed in the end.
     found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # This too: whether a client takes its answer shows in what this process still holds of it.
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
     try:
         found.bind((host, port))
     except (OSError, OverflowError) as error:

@@ -1,6 +1,7 @@
 """The chat-completions protocol as the server speaks it: requests and answers as plain values."""
 
 import json
+import re
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -14,11 +15,16 @@ from svr_lightning.errors import field_error, one_line, require
 
 LEAST_TEMPERATURE = 0.01
 """Above 0. vLLM raises lower ones to it, and scores divided by a tiny number overflow."""
-_REFUSED = (
-    *("tools", "functions", "response_format", "structured_outputs", "logprobs", "audio"),
-    *("prediction", "documents", "web_search_options"),
+_OTHER_THAN_TEXT = re.compile(
+    r"tools|functions|audio|modalities|prediction|documents|web_search_options|echo"
+    r"|(?:top_|prompt_)?logprobs|continue_final_message"
+    # An answer of a given form: OpenAI, vLLM, SGLang, llama.cpp, Ollama, Gemini.
+    r"|response_(?:format|schema|mime_type|modalities)|guided_\w+|structured_\w+|structural_tag"
+    r"|json_schema|grammar|regex|ebnf|format|output_(?:format|schema|config)"
 )
 """Fields that ask for something else than one text; ignoring them would be misleading."""
+_PLAIN_TEXT: tuple[Any, ...] = ({"type": "text"}, ["text"], "text", "text/plain")
+"""Their values that ask for one text."""
 Tokens = Annotated[int, Meta(ge=1, le=2**31)]
 
 
@@ -111,7 +117,7 @@ def read_request(body: bytes, model: str) -> tuple[ChatRequest, list[str]]:
     """Read a request for the model that is served.
 
     Returns:
-        The request, and names of fields without effect.
+        The request, and what of it has no effect.
 
     Raises:
         ServerError: naming the field that is wrong.
@@ -123,19 +129,22 @@ def read_request(body: bytes, model: str) -> tuple[ChatRequest, list[str]]:
     try:
         found = convert(fields, ChatRequest)
     except ValueError as error:
-        raise ServerError(field_error(error, "the body"), 400) from error
+        raise ServerError(field_error(error, "the body", ChatRequest), 400) from error
     if found.model is not None:
         require_model(found.model, model)
-    for name in _REFUSED:
-        if fields.get(name) and fields[name] != {"type": "text"}:
-            raise ServerError(f"{name} is not supported; leave it out", 400)
+    for name, value in fields.items():
+        if _OTHER_THAN_TEXT.fullmatch(name) and value and value not in _PLAIN_TEXT:
+            message = f"{one_line(name)} is not supported: an answer is one text; leave it out"
+            raise ServerError(message, 400)
     if found.messages[-1].role != "user" or not found.question.strip():
         message = "messages: the last one must be the user's question, with text"
         raise ServerError(message, 400)
-    if 0 < (found.temperature or 0) < LEAST_TEMPERATURE:
-        raise ServerError(f"temperature must be 0 or at least {LEAST_TEMPERATURE}", 400)
     others = fields.keys() - ChatRequest.__struct_fields__
-    return found, sorted(name[:40] for name in others)[:32]
+    ignored = sorted(name[:40] for name in others)[:32]
+    if 0 < (found.temperature or 0) < LEAST_TEMPERATURE:
+        ignored.append(f"temperature={found.temperature}: raised to {LEAST_TEMPERATURE}")
+        found.temperature = LEAST_TEMPERATURE
+    return found, ignored
 
 
 def controlled(

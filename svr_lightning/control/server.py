@@ -23,7 +23,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from svr_lightning.clients.chat_answers import ServerError
 from svr_lightning.control.backends import Backend
@@ -115,9 +115,14 @@ class ChatServer:
         handlers: Any = {ServerError: _refusal, HTTPException: _no_such_path}
         pages = Middleware(CORSMiddleware, self._origins, ["GET", "POST"], allow_headers=["*"])
         lifespan = self._policy.lifespan
-        return Starlette(
-            routes=routes, middleware=[pages], exception_handlers=handlers, lifespan=lifespan
+        app = Starlette(
+            routes=routes,
+            middleware=[Middleware(_SlashIgnored), pages],
+            exception_handlers=handlers,
+            lifespan=lifespan,
         )
+        app.router.redirect_slashes = False
+        return app
 
     # --- small endpoints -------------------------------------------------------------------------
 
@@ -261,6 +266,18 @@ class ChatServer:
             return self._policy.complete(messages, chat.sampling(max_tokens), next(seeds))
 
         return complete
+
+
+class _SlashIgnored:
+    """Takes ``/v1/models/`` for ``/v1/models``: a redirect would lose the body, and the https."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope = {**scope, "path": scope["path"].rstrip("/") or "/"}
+        await self._app(scope, receive, send)
 
 
 _EVENTS = "text/event-stream"

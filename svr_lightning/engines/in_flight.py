@@ -1,4 +1,4 @@
-"""What engines that ask servers share: requests in an event loop, in a separate thread."""
+"""Base class of HTTP-backed engines: requests on a background event loop."""
 
 import contextlib
 from abc import abstractmethod
@@ -27,7 +27,7 @@ class RemoteEngine(Engine):
 
     @abstractmethod
     def connect(self) -> Connections:
-        """New connections, which last until the engine sleeps."""
+        """Open connections, which last until the engine sleeps."""
 
     def loop(self) -> BlockingPortal:
         """The event loop; it starts, with connections, if it does not run."""

@@ -5,12 +5,23 @@ from typing import Any
 
 from svr_lightning.clients.chat_answers import ServerError
 from svr_lightning.clients.chat_model import ChatModel, check_fields
-from svr_lightning.clients.connections import Connections, Retries, check_url, read_key
+from svr_lightning.clients.connections import (
+    Access,
+    Connections,
+    Retries,
+    check_url,
+    read_access,
+    read_key,
+)
 from svr_lightning.engines.base import Refusal, Request, TextOutput
 from svr_lightning.engines.in_flight import RemoteEngine
 from svr_lightning.errors import ConfigError, require
 
 DEFAULT_KEY = "OPENAI_API_KEY"
+_INSTEAD = (
+    "; a query belongs into model.engine.query, and a key into an environment variable such as "
+    "OPENAI_API_KEY, or into model.engine.headers"
+)
 REFUSALS = 8
 """Number of refused requests before the first answer that stops the run."""
 
@@ -29,6 +40,9 @@ class OpenAIEngine(RemoteEngine):
         logprobs: ask for the log-probabilities of sampled tokens, which some stopping rules read.
         fields: renames fields of a request, or leaves them out:
             ``{max_tokens: max_completion_tokens, temperature: null}``.
+        headers: of each request; ``$NAME`` stands for the value of an environment variable.
+        query: of each address, such as ``{api-version: "2024-10-21"}``; ``$NAME`` as well.
+        authority: file with the certificate of the authority that signed the server's.
 
     Raises:
         ConfigError: if an argument is out of range, or the key cannot be sent.
@@ -48,9 +62,12 @@ class OpenAIEngine(RemoteEngine):
         tries: int = 6,
         logprobs: bool = False,
         fields: dict[str, str | None] | None = None,
+        headers: dict[str, str] | None = None,
+        query: dict[str, str] | None = None,
+        authority: str | None = None,
     ) -> None:
         super().__init__()
-        check_url(base_url, "model.engine.base_url")
+        check_url(base_url, "model.engine.base_url", _INSTEAD)
         limits = {"concurrency": concurrency, "timeout": timeout, "tries": tries}
         for name, value in limits.items():
             require(value >= 1, f"model.engine.{name}={value} must be at least 1")
@@ -64,15 +81,29 @@ class OpenAIEngine(RemoteEngine):
             logprobs=logprobs,
             fields=check_fields(fields or {}, "model.engine.fields"),
         )
-        self.api_key_env, self.max_batch = api_key_env, concurrency
+        self.api_key_env = api_key_env
+        self.max_batch = concurrency
         self.retries = Retries(tries=tries, timeout=timeout)
-        self.api_key()  # a variable that is not set is reported before any data is read
-        self._answered = self._refused = 0
+        self._headers = headers or {}
+        self._query = query or {}
+        self._authority = authority
+        self.access()  # a variable that is not set is reported before any data is read
+        self._answered = 0
+        self._refused = 0
 
     def api_key(self) -> str | None:
         """The key, read where it is used; see :func:`read_key`."""
-        named = self.api_key_env is not None
-        return read_key(self.api_key_env or DEFAULT_KEY, "model.engine.api_key_env", needed=named)
+        return read_key(
+            self.api_key_env or DEFAULT_KEY,
+            "model.engine.api_key_env",
+            needed=self.api_key_env is not None,
+        )
+
+    def access(self) -> Access:
+        """The key, headers and query, read where they are used, so that no value is stored."""
+        return read_access(
+            self.api_key(), self._headers, self._query, self._authority, "model.engine.{}"
+        )
 
     def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
         """The server has the model."""
@@ -82,7 +113,7 @@ class OpenAIEngine(RemoteEngine):
 
     def connect(self) -> Connections:
         """Connections with the key."""
-        return Connections(self.max_batch, self.retries, key=self.api_key())
+        return Connections(self.max_batch, self.retries, access=self.access())
 
     async def complete(self, request: Request) -> TextOutput | Refusal:
         """Ask as soon as fewer than ``concurrency`` requests are in flight.
@@ -100,7 +131,7 @@ class OpenAIEngine(RemoteEngine):
             require(
                 self._answered > 0 or self._refused < REFUSALS,
                 f"{self.model.base_url} completed none of the first {self._refused} prompts: "
-                f"{reason}; change what it objects to",
+                f"{reason}; fix the request",
             )
             return Refusal(id=request.id, reason=reason)
         self._answered += 1

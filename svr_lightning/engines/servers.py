@@ -135,7 +135,7 @@ class ServersEngine(RemoteEngine):
             raise ConfigError(fault) from error
 
     def connect(self) -> Connections:
-        """None is kept open: a server may close an idle one just when it is used again."""
+        """No keep-alive: the server may drop an idle connection just as we reuse it."""
         retries = Retries(tries=2, first_delay=0.5, timeout=self.timeout, patience=self.timeout)
         return Connections(max(self.max_batch, len(self.urls)), retries, kept=False)
 

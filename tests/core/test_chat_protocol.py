@@ -1,14 +1,17 @@
 """What is sent to a chat server, and what its answers mean, on plain values."""
 
+import html
 import json
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from svr_lightning.clients.chat_answers import ServerError, error_in, is_temporary, read_answer
 from svr_lightning.clients.chat_model import ChatModel, check_fields
-from svr_lightning.clients.connections import retry_delay
+from svr_lightning.clients.connections import read_access, retry_delay
+from svr_lightning.clients.masking import Mask
 from svr_lightning.core.parsing import parse_self_check, plain_fields
 from svr_lightning.core.types import Decoding
 from svr_lightning.engines.openai import OpenAIEngine
@@ -278,8 +281,8 @@ def test_what_may_pass_is_temporary_and_what_is_refused_is_not():
 
 
 def test_a_servers_message_becomes_one_short_line():
-    def line(body: bytes, key: str | None = None) -> str:
-        return error_in(body, key)[0]
+    def line(body: bytes, *keys: str) -> str:
+        return error_in(body, Mask(keys))[0]
 
     assert line(b'{"error": {"message": "too\\nlong", "code": 400}}') == "too long"
     assert line(b'{"message": "older"}') == "older"
@@ -288,6 +291,74 @@ def test_a_servers_message_becomes_one_short_line():
     assert len(line(b"x" * 10**6)) < 310
     # Also of a key that the line would cut.
     assert "secret" not in line(b"x" * 285 + b" my-secret-key", "my-secret-key")
+
+
+KEY = 'sk-proj/a+b"c&d'
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        KEY,
+        KEY.upper(),
+        quote(KEY),
+        quote(KEY, safe=""),
+        html.escape(KEY),
+        json.dumps(KEY)[1:-1],
+        json.dumps(KEY)[1:-1].replace("/", r"\/").replace("&", r"\u0026"),
+    ],
+)
+def test_a_key_is_found_in_every_spelling_of_pages_addresses_and_json(spelled):
+    for before in ("", "x" * 290, "x" * 3995):  # also where the line, or what is read, is cut
+        line = Mask([KEY]).line(f"{before} {spelled} {'y' * 9000}")
+        for piece in ("sk-proj", "SK-PROJ", "sk-pro", "a+b", "a%2Bb"):
+            assert piece not in line
+    assert Mask([KEY]).line(f"no key like {spelled}") == "no key like [key]"
+
+
+def test_a_key_that_is_a_word_is_masked_in_errors_and_not_in_answers():
+    mask = Mask(["none"])
+    assert mask.line("key none, nonesuch") == "key [key], nonesuch"
+    said = read_answer(answer({"content": "none of them"}), mask)
+    assert said.text == "none of them"
+
+
+def test_a_long_key_is_in_no_part_of_an_answer():
+    mask = Mask([KEY, None])
+    said = read_answer(answer({"content": f"a {KEY}", "reasoning": KEY}), mask)
+    assert said.text == "<think>\n[key]</think>\na [key]"
+
+
+@pytest.mark.parametrize(
+    ("choices", "text"),
+    [
+        ([{"content": ""}, {"content": "b"}], "b"),
+        ([{"content": None}, {"content": " \n"}, {"content": [A]}], "a"),
+        ([{}, {"content": "b"}, {"content": "c"}], "b"),
+        ([None, {"content": "b"}], "b"),
+        ([{"content": 3}, {"content": "b"}], "b"),
+        ([{"content": None, "reasoning": "a"}, {"content": "b"}], "b"),
+        ([{"content": None, "reasoning": "a"}, {"content": ""}], "<think>\na</think>\n"),
+        ([{"content": ""}, {"content": ""}], ""),
+    ],
+)
+def test_of_several_choices_the_first_counts_that_says_something(choices, text):
+    body = {"choices": [{"message": message} for message in choices]}
+    assert read_answer(json.dumps(body).encode()).text == text
+
+
+def test_a_refusal_or_a_tool_call_says_something_too():
+    def read(*messages: Any) -> None:
+        choices = [{"message": message} for message in messages]
+        read_answer(json.dumps({"choices": choices}).encode())
+
+    empty, text = {"content": ""}, {"content": "b"}
+    with pytest.raises(ServerError, match="the model refuses: No"):
+        read(empty, {"content": None, "refusal": "No."}, text)
+    with pytest.raises(ServerError, match="calls a tool"):
+        read(empty, {"content": None, "tool_calls": [{}]}, text)
+    with pytest.raises(ServerError, match="no chat completion but an object with choices"):
+        read(None, empty)
 
 
 @pytest.mark.parametrize(
@@ -317,6 +388,33 @@ def test_a_server_that_cannot_be_asked_is_one_line_without_secrets(change, said)
     with pytest.raises(ConfigError, match=rf"model\.engine\..*{said}") as caught:
         OpenAIEngine(**{"base_url": "http://h:1/v1", "model_name": "m", **change})
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("headers", "query", "said"),
+    [
+        ({"api-key": "$NOT_SET"}, {}, "--x-headers api-key NOT_SET: this variable is not set"),
+        ({}, {"key": "$NOT_SET"}, "--x-query key NOT_SET: this variable is not set"),
+        ({"api key": "x"}, {}, "--x-headers api key: cannot be sent as a header"),
+        ({"x": "a\r\nb: c"}, {}, "--x-headers x: cannot be sent as a header"),
+        ({"Content-Length": "3"}, {}, "--x-headers Content-Length: cannot be sent"),
+        ({"x": 3}, {}, "--x-headers must map names to texts"),
+        ({}, [], "--x-query must map names to texts"),
+    ],
+)
+def test_headers_and_queries_that_cannot_be_sent_are_refused(headers, query, said):
+    with pytest.raises(ConfigError, match=said):
+        read_access(None, headers, query, None, "--x-{}")
+
+
+def test_only_values_of_the_environment_are_secrets(monkeypatch):
+    monkeypatch.setenv("MINE", "hunter2-hunter2")
+    access = read_access("k", {"api-key": "$MINE", "a": "b"}, {"v": "1"}, None, "--x-{}")
+    assert (access.key, access.secrets) == ("k", ["hunter2-hunter2"])
+    assert (access.headers, access.query) == (
+        {"api-key": "hunter2-hunter2", "a": "b"},
+        {"v": "1"},
+    )
 
 
 def test_a_key_comes_from_the_environment_alone(monkeypatch):

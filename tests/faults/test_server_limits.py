@@ -1,6 +1,7 @@
 """What connections without a key can do to the server: nothing that others would notice."""
 
 import contextlib
+import json
 import socket
 import subprocess
 import sys
@@ -128,13 +129,49 @@ def test_the_connection_that_has_waited_longest_makes_room_for_another(upstream)
     assert most_connections(10**6) < 10**6  # file descriptors are for other things too
 
 
-@pytest.mark.parametrize("size", [2**15, 2**22])
-def test_a_header_that_is_too_long_is_refused(upstream, size):
+def test_a_header_that_is_too_long_is_refused_and_the_client_reads_why(upstream):
     with serving(in_front_of(upstream.url)) as url:
-        with connected(url) as connection, contextlib.suppress(OSError):
-            connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nX-A: " + b"x" * size)
+        with connected(url) as connection:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nX-A: " + b"x" * 2**15)
             assert connection.recv(2**16).startswith(b"HTTP/1.1 400")
+            assert closes_within(connection, 10)
         assert chat(url).status_code == 200
+
+
+def test_of_an_endless_header_little_is_read(upstream):
+    sent = 0
+    with serving(in_front_of(upstream.url)) as url:
+        with connected(url) as connection:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nX-A: ")
+            with contextlib.suppress(ConnectionError):
+                while sent < 2**30:
+                    sent += connection.send(b"x" * 2**16)
+        assert sent < 2**30
+        assert chat(url).status_code == 200
+
+
+def test_a_slow_reader_gets_its_whole_answer():
+    long = completion("\U0001f600" * 250_000 + SURE)  # twelve bytes each, and there twice
+    with Scripted(lambda *_: long) as upstream, socket.socket() as connection:
+        limits = Limits(idle_seconds=1.0)
+        with serving(in_front_of(upstream.url), limits) as url:
+            host, port = url.split("/")[2].split(":")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
+            connection.connect((host, int(port)))
+            body = json.dumps(BODY).encode()
+            head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            connection.sendall(head.encode() + body)
+            answer = connection.recv(2**16)
+            length = int(answer.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            size = answer.index(b"\r\n\r\n") + 4 + length
+            received = len(answer)
+            while received < size:
+                time.sleep(0.05)
+                piece = connection.recv(2**16)
+                assert piece, f"closed after {received} of {size} bytes"
+                received += len(piece)
+    assert size > 2**22
 
 
 FLOOD = """

@@ -5,16 +5,22 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
+from svr_lightning.clients.chat_model import ChatModel
+from svr_lightning.clients.connections import read_access
+from svr_lightning.control.backends import Upstream
 from svr_lightning.control.controller import Controller
+from svr_lightning.control.server import ChatServer as Server
+from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
 from tests.chat_server import DOUBT, QUESTION, SURE, ChatServer, Reply, completion, turn_of
-from tests.served import chat, in_front_of, serving
+from tests.served import chat, in_front_of, serving, unused
 
 Messages = list[dict[str, str]]
 ASKED: Any = [{"role": "user", "content": QUESTION}]
@@ -248,3 +254,35 @@ def test_a_cancelled_question_cancels_all_of_its_samples():
     assert (result.turns, result.reason, len(ended)) == ((), "limit of 0.1 seconds", 3)
     with pytest.raises(ValueError, match="at_once=2 needs the dialogue FreshTurns"):
         Controller(client, "countdown", at_once=2)
+
+
+PEM = Path(__file__).resolve().parents[1] / "localhost.pem"
+
+
+def test_a_server_with_an_authority_a_query_and_a_header_of_its_own(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "hunter2-hunter2")
+    options = {"api-key": "$MY_KEY", "x-team": "red"}, {"api-version": "2024-10-21"}
+    with ChatServer(lambda *_: completion(SURE), pem=PEM) as upstream:
+        model = ChatModel(base_url=upstream.url, name="tiny")
+        access = read_access(None, *options, str(PEM), "--upstream-{}")
+        settings = Controller(unused, "countdown")
+        with serving(Server(settings, Upstream(model, access=access), model="svr")) as url:
+            assert chat(url).status_code == 200
+        assert upstream.paths == ["/v1/chat/completions?api-version=2024-10-21"]
+        sent = upstream.headers[0]
+        assert (sent["api-key"], sent["x-team"]) == ("hunter2-hunter2", "red")
+        assert "Authorization" not in sent
+        with serving(in_front_of(upstream.url)) as url:
+            said = chat(url).json()["error"]["message"]
+    assert "CERTIFICATE_VERIFY_FAILED" in said
+    assert "--upstream-authority FILE" in said
+
+
+def test_an_authority_without_a_certificate_is_one_line(tmp_path):
+    for content in (None, b"", b"-----BEGIN CERTIFICATE-----", b"\x00"):
+        file = tmp_path / "authority.pem"
+        if content is not None:
+            file.write_bytes(content)
+        access = read_access(None, {}, {}, str(file), "--upstream-{}")
+        with pytest.raises(ConfigError, match=r"authority.pem: no certificate of an authority"):
+            Upstream(ChatModel(base_url="http://h/v1", name="m"), access=access)

@@ -1,0 +1,81 @@
+"""Keys that a server is sent stay out of all text that leaves this program.
+
+A server may repeat a key wherever it writes text: in a message, a code, a header, a refusal, the
+name of a field. All of it passes a :class:`Mask`.
+"""
+
+import html
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from svr_lightning.errors import one_line
+
+SHOWN = "[key]"
+_LONG = 8
+"""Characters of a key that no other text holds by chance. A shorter one, such as ``none``, guards
+nothing and may be a word of an answer: it is masked in errors alone, and there as a whole word."""
+_READ = 4000
+"""Characters of a message that are looked at; one line shows fewer."""
+
+
+class Mask:
+    """Replaces keys in text.
+
+    Args:
+        keys: what to replace; empty ones are ignored.
+    """
+
+    def __init__(self, keys: Iterable[str | None] = ()) -> None:
+        present = sorted({key for key in keys if key}, key=len, reverse=True)
+        self._long = [key for key in present if len(key) >= _LONG]
+        spellings = [_spellings(key) for key in present]
+        self._pattern = re.compile("|".join(spellings), re.IGNORECASE) if spellings else None
+        self._longest = 8 * max(map(len, present), default=0)  # of a spelling: &quot; for "
+
+    def line(self, text: object) -> str:
+        """A message of a server as one short line without a key, however the server spells it."""
+        shown = str(text)
+        if self._pattern is not None:
+            cut = len(shown) > _READ + self._longest
+            shown = self._pattern.sub(SHOWN, shown[: _READ + self._longest])
+            if cut:  # what is left of a key that was cut could not be found
+                shown = shown[: -self._longest]
+        return one_line(shown)
+
+    def json(self, value: Any) -> Any:
+        """A JSON value without a long key in any of its texts and names."""
+        if not self._long:
+            return value
+        if isinstance(value, str):
+            for key in self._long:
+                value = value.replace(key, SHOWN)
+            return value
+        if isinstance(value, list):
+            return [self.json(item) for item in value]
+        if isinstance(value, dict):
+            return {self.json(name): self.json(item) for name, item in value.items()}
+        return value
+
+
+NOTHING_MASKED = Mask()
+
+
+def _spellings(key: str) -> str:
+    """A pattern of a key as text, address, page and JSON spell it."""
+    pattern = "".join(map(_spellings_of, key))
+    return pattern if len(key) >= _LONG else rf"(?<![^\W_]){pattern}(?![^\W_])"
+
+
+def _spellings_of(character: str) -> str:
+    code = ord(character)
+    spelled = {
+        character,
+        f"\\{character}",
+        f"%{code:02x}",
+        f"\\u{code:04x}",
+        f"&#{code};",
+        f"&#x{code:x};",
+        html.escape(character),
+    }
+    return f"(?:{'|'.join(map(re.escape, sorted(spelled)))})"
