@@ -17,9 +17,11 @@ def regrade(
     """The records with the grader's labels; a turn that it cannot grade is wrong and says why.
 
     Raises:
-        ConfigError: naming a record without a reference, or whose task is not known or, being code
-            outside svr_lightning, not among the class paths that are ``trusted``.
+        ConfigError: if the grader does not work here; or naming a record without a reference, or
+            whose task is not known or, being code outside svr_lightning, not among the class paths
+            that are ``trusted``.
     """
+    grader.prepare()
     graded = []
     for record in records:
         problem, name = record.problem, record.task

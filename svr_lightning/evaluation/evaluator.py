@@ -33,6 +33,7 @@ from svr_lightning.recipes.dialogues import chain
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Driver, Job, RequestError
 from svr_lightning.rollout.rendering import Renderer
+from svr_lightning.tasks.grading import get_grader
 
 OnTurn = Callable[[Problem, Turn], None]
 Sampling = Callable[[int], AbstractContextManager[Any]]
@@ -84,6 +85,7 @@ class Evaluator:
             f"model.evaluation.stop={config.full_rule}: log-probabilities are not known of a "
             "server's completions; set model.engine.logprobs, or use a rule that needs none",
         )
+        get_grader(config.grader).prepare()
         self.engine = engine
         self.config = config
         self.renderer = renderer

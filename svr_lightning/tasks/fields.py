@@ -13,6 +13,40 @@ from svr_lightning.tasks.base import Column, Row
 ID_COLUMN = Column(
     ("id", "unique_id", "problem_idx"), "names the problem; numbered if absent", required=False
 )
+ABSENT = {"nan", "NaN", "-nan", "-NaN", "NA", "N/A", "n/a", "#NA", "#N/A", "<NA>"}
+ABSENT |= {"None", "null", "NULL", "[]"}
+"""What tables write for a missing answer, in these spellings; ``none`` may be an answer."""
+
+_LOST_BACKSLASH = re.compile(
+    r"""
+    [\x00-\x08\x0b\x0c\x0e-\x1f]  # \boxed, \frac and others, with the first letter lost as well
+    |\t(?=(?:heta|imes|ext|au|frac|riangle|herefore|ilde)(?![a-z]))
+    |\t(?=(?:an|o)(?:\ ?[\\({^0-9-]|\ [a-z](?![a-z])))
+    |\n(?=(?:abla|eq|otin|geq|leq)(?![a-z]))
+    |\r(?=(?:ight|angle|floor|ceil|brace|vert|ho)(?![a-z]))
+    """,
+    re.VERBOSE,
+)
+"""A character that JSON or Python makes of a backslash and a letter, as in ``"\\frac"``."""
+_LETTERS = {"\a": "a", "\b": "b", "\t": "t", "\n": "n", "\v": "v", "\f": "f", "\r": "r"}
+_QUOTED = re.compile(
+    r"""
+    (?P<quote>["'`])(?P<straight>[^"'`]+)(?P=quote)
+    |\u201c(?P<curly>[^\u201c\u201d]+)\u201d
+    """,
+    re.VERBOSE,
+)
+_LIST = re.compile(r"\[(?P<items>.*)\]", re.DOTALL)
+_LIST_ITEM = re.compile(
+    r"""
+    \s*
+    (?P<quote>["'])
+    (?P<text>(?:[^"'\\]|\\.|(?!(?P=quote))["'])*)
+    (?P=quote)
+    \s*(?:,|$)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
 
 
 def text_field(row: Row, *names: str) -> str:
@@ -20,6 +54,7 @@ def text_field(row: Row, *names: str) -> str:
     name = present(row, *names)
     value = row[name]
     if isinstance(value, str) and value.strip():
+        _refuse_lost_backslash(value, name)
         return value
     raise ValueError(f"field {name!r} must be text that is not blank, not {shown(value)}")
 
@@ -38,11 +73,62 @@ def integer(value: Any, name: str) -> int:
 def answer_texts(row: Row, name: str) -> list[str]:
     """The gold answer, or each of a list of them, as text without outer space.
 
-    Numbers are written out, ``27.0`` as ``27``; what is missing or blank is ``""``.
+    A list may be written as text, ``["1", "2"]``. Numbers are written out, ``27.0`` as ``27``; what
+    is missing, blank or one of :data:`ABSENT` is ``""``.
     """
     value = row.get(name)
+    if isinstance(value, str):
+        value = _items(value)
     several = value if isinstance(value, list | tuple) else [value]
-    return [_written(one, name) for one in several]
+    return [_written(item, name) for item in several]
+
+
+def _unquoted(text: str) -> str:
+    """A text without quotes around all of it."""
+    quoted = _QUOTED.fullmatch(text)
+    if quoted is None:
+        return text
+    return str(quoted["straight"] or quoted["curly"]).strip()
+
+
+def _items(text: str) -> list[str]:
+    """The texts of a written list of quoted texts; the text itself if it is none.
+
+    A list of numbers without quotes stays as it is: ``[1, 2]`` may be an interval.
+    """
+    written = _LIST.fullmatch(text.strip())
+    if written is None:
+        return [text]
+    items = []
+    position = 0
+    while position < len(written["items"]):
+        item = _LIST_ITEM.match(written["items"], position)
+        if item is None:
+            return [text]
+        items.append(item["text"])
+        position = item.end()
+    return items or [text]
+
+
+def _refuse_lost_backslash(text: str, name: str) -> None:
+    """Refuse what JSON makes of a single backslash: no answer could equal it.
+
+    Raises:
+        ValueError: naming the field and how to write it.
+    """
+    lost = _LOST_BACKSLASH.search(text)
+    if lost is None:
+        return
+    code = f"U+{ord(lost[0]):04X}"
+    rest = re.match("[A-Za-z]*", text[lost.end() :])
+    letter = _LETTERS.get(lost[0])
+    if letter is None or rest is None:
+        raise ValueError(f"field {name!r} holds the control character {code}; remove it")
+    command = letter + rest[0]
+    raise ValueError(
+        f"field {name!r} holds the control character {code}: the backslash of \\{command} was "
+        f'lost; in JSON, write "\\\\{command}"'
+    )
 
 
 def row_id(row: Row) -> str:
@@ -67,8 +153,12 @@ def present(row: Row, *names: str) -> str:
 
 
 def _written(value: Any, name: str) -> str:
-    if value is None or isinstance(value, str):
-        return (value or "").strip()
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        _refuse_lost_backslash(value, name)
+        text = _unquoted(value.strip())
+        return "" if text in ABSENT else text
     if isinstance(value, float) and math.isfinite(value) and not value.is_integer():
         return repr(value)
     if isinstance(value, int | float | numbers.Integral):

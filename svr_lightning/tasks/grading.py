@@ -5,17 +5,16 @@ builds an SVR prompt imports this.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from svr_lightning.core.parsing import final_part
 from svr_lightning.core.types import Problem, ScoredTurn, Turn
 from svr_lightning.errors import one_line
-from svr_lightning.tasks import get_task
+from svr_lightning.tasks import get_task, symbolic
 from svr_lightning.tasks.base import GradingError, Task
 from svr_lightning.tasks.fields import shown
-from svr_lightning.tasks.latex import MAX_ANSWER, normalise, read_number
-from svr_lightning.tasks.symbolic import equal_answers_apart
+from svr_lightning.tasks.latex import MAX_ANSWER, is_understood, normalise, read_number
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +23,13 @@ class Grader:
     """Decides whether an answer is correct: here by the task's own rule, as in the paper."""
 
     name = "paper"
+
+    def prepare(self) -> None:
+        """Called before the first answer, to fail early if nothing can be graded here.
+
+        Raises:
+            ConfigError: saying why not.
+        """
 
     def grade(self, task: Task, completion: str, problem: Problem) -> bool:
         """Whether the completion's answer is correct.
@@ -42,8 +48,12 @@ class SymbolicGrader(Grader):
 
     name = "symbolic"
 
-    def __init__(self, compare: Callable[[str, str], bool] = equal_answers_apart) -> None:
+    def __init__(self, compare: Callable[[str, str], bool] = symbolic.equal_answers_apart) -> None:
         self._compare = compare
+
+    def prepare(self) -> None:
+        """Start the worker process, and compare one pair of answers in it."""
+        symbolic.prepare()
 
     def grade(self, task: Task, completion: str, problem: Problem) -> bool:
         """Compare in the worker process two answers that differ by the paper's rule.
@@ -119,6 +129,18 @@ def check_reference(problem: Problem) -> None:
             f"the reference {shown(problem.reference)} does not equal itself, so no answer could "
             "be correct; it must be the answer alone"
         )
+
+
+def unread_references(problems: Iterable[Problem]) -> list[str]:
+    """References with digits that no grader reads, so that only the same text equals them.
+
+    They are those of :attr:`Task.mathematical` tasks; see :func:`.latex.is_understood`.
+    """
+    return [
+        problem.reference
+        for problem in problems
+        if get_task(problem.task).mathematical and not is_understood(problem.reference)
+    ]
 
 
 Formats = Callable[[Task, str], tuple[float, float]]

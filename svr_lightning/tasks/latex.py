@@ -23,7 +23,10 @@ _WORD = re.compile(r"(?<![\\\w])[A-Za-z]{2,}(?!\w)")
 _REASONING = {"because", "hence", "let", "since", "so", "then", "therefore", "thus", "we"}
 """With numbers, words of a solution."""
 _STATED = re.compile(r"(?i:(?:the )?(?:final |correct )?answer(?: is:?|:)\s+)")
-_BARE_BOXED = re.compile(r"\\boxed\s+([^\s{}$\\]+)")
+_BARE_BOXED = re.compile(r"\\boxed\s+(?P<content>[^\s{}$\\]+)")
+_DOUBLED_COMMAND = re.compile(r"(?<!\\)(?:\\\\)+(?=[A-Za-z]{2}|[{}%$])")
+_SINGLE_BACKSLASH = re.compile(r"(?<!\\)(?:\\\\)*\\(?!\\)")
+_ENVIRONMENT = re.compile(r"(\\begin.*\\end\s*\{[^{}]*\})", re.DOTALL)
 
 # Digits that are no thousands of those before them, nor the second argument of a command.
 _APART = re.compile(r"(?<=[0-9]) (?<!frac [0-9] )(?<!binom [0-9] )(?![0-9]{3}(?![0-9]))(?=[0-9])")
@@ -93,6 +96,32 @@ _FRACTION = re.compile(
     rf"([+-]?)([0-9]+(?=\\frac\{{[0-9]))?\\frac\{{([+-]?{_DECIMAL})\}}\{{([+-]?{_DECIMAL})\}}"
 )
 
+_NO_TERM = re.compile(
+    r"""
+    ["`]
+    |(?<![\\A-Za-z{])                     # neither a command nor an argument, as in \begin{matrix}
+    (?!(?:
+        arc\w+|sinh?|cosh?|tanh?|cot|sec|csc|log|ln|exp|sqrt|mod|gcd|lcm|min|max
+    )(?![a-z]))
+    [A-Za-z][a-z]{2,}
+    """,
+    re.VERBOSE,
+)
+"""A quote or a word in a normalised answer."""
+
+_REPEATING = re.compile(
+    r"""
+    (?P<sign>[+-]?)
+    (?P<whole>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]*)
+    \.
+    (?P<fixed>[0-9]*)
+    \\(?:overline|bar|dot)\{?
+    (?P<period>[0-9]+)
+    \}?
+    """,
+    re.VERBOSE,
+)
+
 
 def last_boxed(text: str) -> str | None:
     r"""The content of the last complete, non-blank ``\boxed{...}``, or None.
@@ -124,8 +153,9 @@ def last_boxed(text: str) -> str | None:
 def gold_answer(text: str) -> str | None:
     r"""The answer that a reference states: its last box, what follows its last ``####``, or all.
 
-    ``\boxed 5`` without braces and ``<answer>`` tags are read too. None if there is none: a blank
-    box, a blank text, or lines or a sentence of reasoning that mark no answer.
+    ``\boxed 5`` without braces and ``<answer>`` tags are read too, and doubled backslashes are
+    single ones. None if there is none: a blank box, a blank text, or lines or a sentence of
+    reasoning that mark no answer.
 
     Examples:
         >>> gold_answer("So it is 5.\n#### 5"), gold_answer("It is 2 + 3, which makes 5.")
@@ -136,7 +166,8 @@ def gold_answer(text: str) -> str | None:
     start = answer.rfind("\\boxed")
     if start >= 0:
         bare = _BARE_BOXED.match(answer, start)
-        return bare.group(1).rstrip(".,") if bare else last_boxed(answer[start:])
+        boxed = bare["content"].rstrip(".,") if bare else last_boxed(answer[start:])
+        return None if boxed is None else single_backslashes(boxed)
     answer = answer.strip(" *\n\r\t")
     if stated := _STATED.match(answer):
         answer = answer[stated.end() :]
@@ -146,7 +177,25 @@ def gold_answer(text: str) -> str | None:
         reasons = len(words) > MAX_WORDS or not _REASONING.isdisjoint(map(str.casefold, words))
         if several_lines or (reasons and re.search("[0-9]", answer)):
             return None
-    return answer or None
+    return single_backslashes(answer) or None
+
+
+def single_backslashes(text: str) -> str:
+    r"""``\\frac`` as ``\frac``: a text that was escaped once too often.
+
+    If every backslash is doubled, all are halved. Else only those before a command, and not within
+    ``\begin`` and ``\end``, where two of them end a row.
+
+    Examples:
+        >>> single_backslashes(r"\\frac{3}{7}"), single_backslashes(r"\sqrt2 + \\sqrt{3}")
+        ('\\frac{3}{7}', '\\sqrt2 + \\sqrt{3}')
+    """
+    while _DOUBLED_COMMAND.search(text) and not _SINGLE_BACKSLASH.search(text):
+        text = text.replace("\\\\", "\\")
+    parts = _ENVIRONMENT.split(text)
+    outside = [_DOUBLED_COMMAND.sub(r"\\", part) for part in parts[::2]]
+    parts[::2] = outside
+    return "".join(parts)
 
 
 def equivalent(prediction: str, reference: str) -> bool:
@@ -190,6 +239,22 @@ def normalise(answer: str) -> str:
     return _CHOICE.sub(r"\1", text)
 
 
+def is_understood(answer: str) -> bool:
+    r"""Whether graders can read an answer that has digits as more than a text.
+
+    ``5 apples`` and a digit that is not ASCII are equal to nothing but themselves. Names of
+    functions, scripts and environments are no words.
+
+    Examples:
+        >>> is_understood(r"\frac{\sin x}{2}"), is_understood("$5$ apples")
+        (True, False)
+    """
+    text = normalise(answer)
+    if read_number(text) is not None or not any(c.isnumeric() for c in text):
+        return True
+    return text.isascii() and not _NO_TERM.search(text)
+
+
 def spell(answer: str) -> str:
     """The first half of :func:`normalise`, which leaves percent signs, braces and names alone.
 
@@ -212,8 +277,8 @@ def read_number(normalised: str) -> Fraction | None:
     r"""The exact value of a normalised answer that is written as one number, or None.
 
     Read are integers and decimals with thousands commas, ``4.5e33``, ``4.5\cdot10^{33}``, ``45
-    million``, ``\frac{a}{b}`` of such decimals and mixed numbers. Exponents have at most three
-    digits.
+    million``, ``\frac{a}{b}`` of such decimals, mixed numbers and repeating decimals, as
+    ``0.1\overline{6}``. Exponents have at most three digits.
     """
     if number := _NUMBER.fullmatch(normalised):
         digits, word = number.groups("")
@@ -225,6 +290,13 @@ def read_number(normalised: str) -> Fraction | None:
         sign, whole, numerator, denominator = number.groups("0")
         below = _decimal(denominator)
         return _decimal(f"{sign}1") * (int(whole) + _decimal(numerator) / below) if below else None
+    if number := _REPEATING.fullmatch(normalised):
+        # 0.1(6) is (16 - 1) / 90: the digits with one period, less those before it.
+        start = number["whole"].replace(",", "") + number["fixed"]
+        period = number["period"]
+        below = 10 ** len(number["fixed"]) * (10 ** len(period) - 1)
+        value = Fraction(int(start + period) - int(start or "0"), below)
+        return -value if number["sign"] == "-" else value
     return None
 
 

@@ -1,5 +1,6 @@
 """Mathematical equality of two answers, decided by sympy in a process that can be killed."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from svr_lightning.errors import ConfigError, one_line
 from svr_lightning.tasks.base import GradingError
 
 SECONDS = 120.0
@@ -57,14 +59,50 @@ def _reply(process: Any, pair: list[str]) -> bytes:
     return reply
 
 
+def prepare() -> None:
+    """Start the process, and see whether it can compare two answers that are equal.
+
+    Raises:
+        ConfigError: if it cannot, with the last line that it wrote.
+    """
+    with contextlib.suppress(GradingError):
+        if equal_answers_apart("x+1", "1+x"):
+            return
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "svr_lightning.tasks.worker"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=SECONDS,
+            env=_environment(),
+            cwd="/",
+        )
+        lines = done.stderr.decode(errors="replace").split("\n")
+        said = [line for line in lines if line.strip()] or [f"it ended with {done.returncode}"]
+        reason = said[-1]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = str(error)
+    raise ConfigError(
+        "the grader 'symbolic' compares answers in a process of its own, and that does not work "
+        f"here: {one_line(reason)}"
+    )
+
+
 def _start() -> Any:
-    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "HOME") if name in os.environ}
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "svr_lightning.tasks.worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         bufsize=0,
-        env={**kept, "PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"},
+        env=_environment(),
         cwd="/",
         start_new_session=True,  # an interrupt from the keyboard is not for it
     )
+
+
+def _environment() -> dict[str, str]:
+    """As little as possible, and the places of this process's packages, which the user may set."""
+    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "HOME") if name in os.environ}
+    places = [str(_ROOT), *(os.path.abspath(place) for place in sys.path if place)]
+    return {**kept, "PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"}

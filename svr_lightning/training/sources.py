@@ -32,7 +32,7 @@ from svr_lightning.errors import (
 from svr_lightning.files import LFS_POINTER, is_lfs_pointer
 from svr_lightning.row_files import SUFFIXES, file_rows
 from svr_lightning.tasks import Task, get_task
-from svr_lightning.tasks.grading import check_reference
+from svr_lightning.tasks.grading import check_reference, unread_references
 
 OnBadRow = Literal["error", "skip"]
 CountdownSplit = Literal["countdown_train", "countdown_eval"]
@@ -138,6 +138,13 @@ def load_problems(source: DataSource, on_bad_row: OnBadRow = "error") -> list[Pr
             f"{found}. Mend them, or leave them out with data.on_bad_row: skip",
         )
         rank_zero_only(log.warning)(f"{found}. They are left out (data.on_bad_row: skip)")
+    if unread := unread_references(problems):
+        shown = name_some([repr(one_line(reference)) for reference in unread], 3, ", ")
+        rank_zero_only(log.warning)(
+            f"{source.label}: {len(unread)} of {len(problems)} references have digits, but no "
+            f"grader reads them as a number or a term: {shown}. Only an answer with the same text "
+            "is correct"
+        )
     return problems
 
 

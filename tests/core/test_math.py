@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from svr_lightning.core.types import Problem
-from svr_lightning.tasks.grading import check_reference
+from svr_lightning.tasks.grading import check_reference, unread_references
 from svr_lightning.tasks.latex import MAX_ANSWER, equivalent, last_boxed, normalise, read_number
 from svr_lightning.tasks.math import Math
 from tests.commands import jsonl
@@ -89,6 +89,99 @@ def test_a_malformed_row_is_refused_in_one_line_that_says_why(row, message):
     with pytest.raises(ValueError, match=message) as caught:
         TASK.from_row(row)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference"),
+    [
+        (r"\\frac{3}{7}", r"\frac{3}{7}"),
+        (r"so \\boxed{\\frac{3}{7}}", r"\frac{3}{7}"),
+        (r"\\\\frac{3}{7}", r"\frac{3}{7}"),
+        (r"\\{1, 2\\}", r"\{1, 2\}"),
+        (r"\sqrt2 + \\sqrt{3}", r"\sqrt2 + \sqrt{3}"),
+        (
+            r"\\begin{pmatrix}1\\\\2\\end{pmatrix}",
+            r"\begin{pmatrix}1\\2\end{pmatrix}",
+        ),
+        (
+            r"\begin{pmatrix}1\\xy\end{pmatrix}",
+            r"\begin{pmatrix}1\\xy\end{pmatrix}",
+        ),
+    ],
+)
+def test_doubled_backslashes_of_commands_are_single_ones_and_rows_of_matrices_stay(
+    answer, reference
+):
+    row = {"problem": "?", "answer": answer}
+    assert TASK.from_row(row).reference == reference
+    assert TASK.grade(boxed(reference), TASK.from_row(row))
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ("\frac{3}{7}", r"\frac"),
+        ("\theta", r"\theta"),
+        ("2\times 3", r"\times"),
+        ("\boxed{5}", r"\boxed"),
+        ("\right)", r"\right"),
+        ("\alpha", r"\alpha"),
+        ("x \neq 3", r"\neq"),
+    ],
+)
+def test_a_backslash_that_json_swallowed_is_named_with_the_command(text, command):
+    for row in ({"problem": "?", "answer": text}, {"problem": f"Is ${text}$?", "answer": "5"}):
+        with pytest.raises(ValueError, match="control character U") as caught:
+            TASK.from_row(row)
+        assert f'the backslash of {command} was lost; in JSON, write "\\{command}"' in str(
+            caught.value
+        )
+    with pytest.raises(ValueError, match=r"the control character U\+0000; remove it"):
+        TASK.from_row({"problem": "?", "answer": "5\0"})
+
+
+def test_tabs_and_lines_of_code_and_tables_are_no_lost_backslashes():
+    for question in ("for i:\n\treturn 2*i", "a\tb\n\tan apple", "94 \tinches\r\nright"):
+        assert TASK.from_row({"problem": question, "answer": "5"}).question == question
+
+
+@pytest.mark.parametrize(
+    "word", ["nan", "NaN", "None", "N/A", "n/a", "null", "NULL", "<NA>", "[]", "'None'", '["nan"]']
+)
+def test_a_word_for_a_missing_value_is_no_reference(word):
+    with pytest.raises(ValueError, match="'answer' states no answer"):
+        TASK.from_row({"problem": "?", "answer": word})
+    row = {"problem": "?", "answer": word, "solution": r"\boxed{5}"}
+    assert TASK.from_row(row).reference == "5"
+    assert TASK.from_row({"problem": "?", "answer": "none"}).reference == "none"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference"),
+    [
+        ('["1","2"]', "1,2"),
+        ("['1' , '2']", "1,2"),
+        ("['$5$']", "$5$"),
+        ('["a, b"]', "a, b"),
+        (r"['\\frac{1}{2}']", r"\frac{1}{2}"),
+        ("[1, 2]", "[1, 2]"),  # an interval
+        ("`5`", "5"),
+        ('"5"', "5"),
+        ("'5'", "5"),
+        ("\u201c5\u201d", "5"),
+        ("f'(x) = g'(x)", "f'(x) = g'(x)"),
+    ],
+)
+def test_written_lists_and_quotes_around_an_answer_are_read(answer, reference):
+    assert TASK.from_row({"problem": "?", "answer": answer}).reference == reference
+
+
+def test_references_with_digits_that_no_grader_reads_are_found():
+    read = [r"\frac{3\pi}{4}", "(1,2]", "12 cm", "1101_{two}", r"\sin 2x", "even", "2.5e3", "ab+3"]
+    read += [r"\begin{pmatrix}1\\2\end{pmatrix}", r"0.\overline{3}", r"\log_{10} x"]
+    unread = ["$5$ apples", "\uff15", "5\u00bd", "\u00bc", '["5"', "October 30", "5 if x then 6"]
+    found = unread_references(problem(reference) for reference in read + unread)
+    assert found == unread
 
 
 @pytest.mark.parametrize("reference", [r"\frac{1", "}{", "$", r"\text{}", "x" * 2001])
@@ -191,6 +284,13 @@ def test_different_answers_stay_different(left, right):
         (r"\frac{0.5}{2}", Fraction(1, 4)),
         (r"-2.5\cdot10^{-2}", Fraction(-1, 40)),
         *(("-1.5million", -1_500_000), ("12,34", None)),
+        (r"0.\overline{3}", Fraction(1, 3)),
+        (r"-1.2\overline{45}", Fraction(-137, 110)),  # (1245 - 12) / 990
+        (r".1\bar{6}", Fraction(1, 6)),
+        (r"0.\dot{9}", Fraction(1)),
+        (r"1,234.\overline{5}", Fraction(11111, 9)),
+        (r"\overline{3}", None),
+        (r"0.\overline{AB}", None),
         ("1e1000", None),
         (r"\frac{1}{0}", None),
         (r"\frac{1}{\frac{1}{2}}", None),

@@ -1,8 +1,10 @@
 """The two graders, and the process that the second one keeps."""
 
 import os
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -16,6 +18,8 @@ from svr_lightning.tasks.symbolic import equal_answers_apart
 from tests.commands import ran
 from tests.math_answers import EQUAL as EQUAL_BY_THE_PAPER
 from tests.recipes import single_turn
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def math(reference: str, task: str = "math") -> Problem:
@@ -74,6 +78,38 @@ def test_a_worker_that_does_not_answer_is_killed_and_the_next_answer_is_compared
     assert not stopped.is_running()
     monkeypatch.undo()
     assert equal_answers_apart("x+2", "2+x")
+
+
+def packages_by_environment(code: str, *hidden: str) -> subprocess.CompletedProcess[str]:
+    """Run code in the interpreter without an environment; PYTHONPATH alone has the packages."""
+    base = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
+    places = [str(ROOT), *hidden, *(place for place in sys.path if "site-packages" in place)]
+    return subprocess.run(
+        [base if base.exists() else sys.executable, "-P", "-c", code],
+        env={"PYTHONPATH": os.pathsep.join(places), "HOME": os.environ.get("HOME", "/")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_the_worker_has_the_packages_that_its_parent_has_by_pythonpath():
+    code = (
+        "from svr_lightning.tasks.grading import get_grader; get_grader('symbolic').prepare()\n"
+        "from svr_lightning.tasks.symbolic import equal_answers_apart\n"
+        "print(equal_answers_apart('x+1', '1+x'), equal_answers_apart('x+1', 'x+2'))\n"
+    )
+    done = packages_by_environment(code)
+    assert done.stdout == "True False\n", done.stderr
+
+
+def test_a_grader_that_cannot_work_here_says_so_before_the_first_answer(tmp_path):
+    (tmp_path / "sympy.py").write_text("raise ImportError('this sympy is broken')\n")
+    code = "from svr_lightning.tasks.grading import get_grader; get_grader('symbolic').prepare()"
+    done = packages_by_environment(code, str(tmp_path))
+    assert "ConfigError: the grader 'symbolic' compares answers in a process" in done.stderr
+    assert done.stderr.rstrip().endswith("ImportError: this sympy is broken")
 
 
 def test_an_interrupted_comparison_does_not_answer_the_next_pair():
