@@ -191,7 +191,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path, name, text, reason):
         ),
         ({"question": "q", "answer": NAN}, "missing field 'answer'; the row has ['question']"),
         ({"question": "q" * 100_001, "answer": "#### 1"}, "the question has 100001 characters"),
-        ({"question": "q", "answer": "#### \x1b[31mred"}, "field 'answer' must be a number"),
+        ({"question": "q", "answer": "#### \x1b[31mred"}, "control character U+001B; remove it"),
     ],
 )
 def test_a_bad_row_is_named_with_its_reason_or_left_out_with_a_warning(
