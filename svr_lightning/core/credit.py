@@ -1,9 +1,14 @@
-"""Group-relative advantages (equation group-advantage)."""
+"""Who is credited: group-relative advantages (equation group-advantage), and exact choices."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Literal
+
+from svr_lightning.core.parsing import decimals_span, verdict_span
+from svr_lightning.core.rewards import RewardWeights, verification_score
+from svr_lightning.core.types import Choice, ScoredTurn, Verdict
 
 ADVANTAGE_EPSILON = 1e-4
 _ROUNDING = 1e-9
@@ -96,3 +101,51 @@ def max_to_go(rewards: Sequence[float], parents: Sequence[int | None]) -> list[f
         if parent is not None:
             credited[parent] = max(credited[parent], credited[node])
     return credited
+
+
+def check_choices(
+    turn: ScoredTurn, start: int, weights: RewardWeights, weight: float = 1.0
+) -> tuple[Choice, ...]:
+    """The choices that a turn's self-check consists of, with the proper score of each alternative.
+
+    At the verdict these are the three words, each scored with the stated confidence; at the
+    confidence its first decimals, 10 or 100 numbers, each scored with the stated verdict. Further
+    decimals stay as they are. A turn that is cut off, or whose self-check is not in form, earns
+    nothing here; neither does a verdict in other words, nor a confidence like ``1.0`` or ``70%``.
+
+    Args:
+        turn: with its text and its label.
+        start: where the part of the text begins from which the self-check was read.
+        weights: coefficients of the score.
+        weight: a factor of every score.
+    """
+    if turn.truncated or turn.self_check_format != 1.0:
+        return ()
+    assert turn.verdict is not None
+    assert turn.confidence is not None
+    choices = []
+    span = verdict_span(turn.text, start)
+    if span is not None and turn.text[slice(*span)] == turn.verdict.value:
+        scores = [
+            weight * verification_score(verdict, turn.confidence, turn.correct, weights)
+            for verdict in Verdict
+        ]
+        words = tuple(verdict.value for verdict in Verdict)
+        choices.append(Choice(span=span, alternatives=words, scores=tuple(scores)))
+    span = decimals_span(turn.text, start)
+    if span is not None:
+        count = span[1] - span[0]
+        numbers = tuple(f"{number:0{count}d}" for number in range(10**count))
+        rest = _digits(turn.text[span[1] :])
+        scores = [
+            weight * verification_score(turn.verdict, float(f"0.{n}{rest}"), turn.correct, weights)
+            for n in numbers
+        ]
+        choices.append(Choice(span=span, alternatives=numbers, scores=tuple(scores)))
+    return tuple(choices)
+
+
+def _digits(text: str) -> str:
+    """The digits with which a text begins, at most 30."""
+    found = re.match(r"[0-9]{0,30}", text)
+    return found[0] if found else ""

@@ -75,6 +75,22 @@ def k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
     return d.exp() - d - 1.0
 
 
+def expected_score(logits: Tensor, scores: Tensor, temperature: float) -> Tensor:
+    """[C] sum_a p_a s_a: the expected score of a choice, with its exact gradient.
+
+    p = softmax(logits / temperature) over the alternatives alone, not over the vocabulary. Else the
+    probability of tokens that are none of them would count with a score of 0: where all scores are
+    negative, the policy would learn to leave the form. So normalised, d/d logit_a is
+    p_a (s_a - sum_b p_b s_b) / temperature, and a constant added to all scores changes nothing.
+
+    Args:
+        logits: [C, A], of the alternatives' tokens; -inf where a choice has fewer.
+        scores: [C, A].
+        temperature: of the rollout, > 0.
+    """
+    return ((logits.float() / temperature).softmax(dim=-1) * scores).sum(dim=-1)
+
+
 def behaviour_weights(
     old_logp: Tensor, behaviour_logp: Tensor, mask: Tensor, level: CorrectionLevel
 ) -> Tensor:

@@ -214,6 +214,35 @@ def verdict_span(text: str, start: int = 0) -> tuple[int, int] | None:
     return None if word is None else (start + word.start(), start + word.end())
 
 
+def decimals_span(text: str, start: int = 0) -> tuple[int, int] | None:
+    """The position of the first decimals, at most two, of the stated confidence.
+
+    Args:
+        text: the completion.
+        start: where the part begins that was read; see :attr:`Reading.check`.
+
+    Returns:
+        The first of them and the one after the last; None where no confidence was found, or one
+        that is not of the form ``0.7``, ``.7`` or ``0.70``, such as ``1.0`` or ``70%``.
+
+    Examples:
+        >>> text = "VERDICT: CORRECT; CONFIDENCE: 0.705"
+        >>> text[slice(*decimals_span(text))]
+        '70'
+    """
+    blocks = _spans(text, OPEN_TAG, CLOSE_TAG, start)
+    _, start, end, _ = next(blocks, (start, start, len(text), len(text)))
+    number = _confidence_number(text[start:end])
+    if number is None:
+        return None
+    sign, digits, percent = number.groups()
+    whole, _, decimals = digits.partition(".")
+    if sign or percent or whole not in ("", "0") or not decimals:
+        return None
+    first = start + number.start(2) + len(whole) + 1
+    return first, first + min(len(decimals), 2)
+
+
 def self_check_start(text: str, start: int = 0) -> int:
     """Where the first self-check from ``start`` on begins, closed or not; else the text's end."""
     opening = _tag(OPEN_TAG).search(text, start)
@@ -265,12 +294,17 @@ def _verdict_word(scope: str) -> re.Match[str] | None:
     return None if word is None or _ALTERNATIVE.match(scope, word.end()) else word
 
 
-def _read_confidence(scope: str) -> float | None:
+def _confidence_number(scope: str) -> re.Match[str] | None:
     field = _CONFIDENCE_FIELD.search(scope)
     if field is None:
         return None
     number = _NUMBER.match(scope, field.end())
-    if number is None or _OTHER_NUMBER.match(scope, number.end()):
+    return None if number is None or _OTHER_NUMBER.match(scope, number.end()) else number
+
+
+def _read_confidence(scope: str) -> float | None:
+    number = _confidence_number(scope)
+    if number is None:
         return None
     sign, digits, percent = number.groups()
     value = _bounded_float(digits) * (-1.0 if sign == "-" else 1.0)

@@ -122,6 +122,32 @@ def sections(reward: Reward) -> tuple[float, float]:
     return solution, check
 
 
+def verification_score(
+    verdict: Verdict, confidence: float, correct: bool, weights: RewardWeights
+) -> float:
+    """The proper score of a self-check of a complete turn: cal, over, detect and ready.
+
+    A term of the confidence alone and one of the verdict alone, each best on average where it says
+    what is probable::
+
+        cal (1 - (c - y)^2) + (ready y - over (1 - y) if CORRECT, detect (1 - y) if INCORRECT)
+
+    Examples:
+        >>> round(verification_score(Verdict.CORRECT, 0.9, False, RewardWeights()), 3)
+        -0.705
+    """
+    turn = ScoredTurn(
+        correct=correct,
+        truncated=False,
+        verdict=verdict,
+        confidence=confidence,
+        completion_tokens=0,
+        task_format=0.0,
+    )
+    terms = _check_terms(turn, weights, proper=True)
+    return sum(terms[name] for name in ("cal", "over", "detect", "ready"))
+
+
 def turn_rewards(
     scored_turns: Sequence[ScoredTurn],
     weights: RewardWeights | None = None,

@@ -285,6 +285,30 @@ class ScoredTurn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A place of a completion where the policy chose among some texts, and what each would earn."""
+
+    span: tuple[int, int]
+    """Characters of the completion's text, first and past the last, that it chose."""
+    alternatives: tuple[str, ...]
+    """[A] what could stand there instead, with what does."""
+    scores: tuple[float, ...]
+    """[A] what each would earn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenChoice:
+    """A :class:`Choice` in tokens."""
+
+    position: int
+    """The place of the chosen token in the completion, from 0."""
+    token_ids: tuple[int, ...]
+    """[A] the alternatives' tokens at this place."""
+    scores: tuple[float, ...]
+    """[A] what each would earn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One optimised sequence: the loss covers only ``completion_ids``, or a part of them."""
 
@@ -299,3 +323,6 @@ class Sample:
     text_span: tuple[int, int] | None = None
     """Characters of the completion's text, first and past the last, that the loss is limited to:
     all tokens that overlap it. None: all of the completion."""
+    choices: tuple[Choice, ...] | None = None
+    """If given, the sequence has no policy loss; its loss is minus the expected score of each of
+    these choices, under the policy's own distribution over their alternatives. It may be empty."""

@@ -6,15 +6,17 @@ the final completion only.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from svr_lightning.core.credit import group_advantages
+from svr_lightning.core.credit import check_choices, group_advantages
 from svr_lightning.core.parsing import SelfCheckFields
 from svr_lightning.core.rewards import Reward, turn_rewards
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import Problem, Sample, ScoredTurn
-from svr_lightning.recipes.base import Group, Recipe, last_turn_samples
+from svr_lightning.errors import check_ranges
+from svr_lightning.recipes.base import PLACE, Group, Recipe, last_turn_samples, sample_of
 from svr_lightning.recipes.dialogues import Dialogue, RolloutFn, SelfVerifying
+from svr_lightning.tasks import get_task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,48 @@ class SVR(SelfChecked):
     proper: bool = False
     """Use a proper score: overconfidence and readiness then depend on the verdict alone, and
     the best confidence is the probability of being correct (docs/method.md), not 2.1 p - 0.8."""
+    exact_check: float = 0.0
+    """Weight of a further term: at the verdict and at the confidence of every turn of every
+    trajectory, the loss is minus the expected proper score under the policy's own distribution over
+    the three words, or over the confidence's first decimals (:meth:`exact_samples`). 0: off."""
+
+    def check(self) -> None:
+        """Refuse options that are out of range."""
+        super().check()
+        check_ranges(f"{PLACE}.", self, exact_check="[0, inf]")
+
+    @property
+    def samples_per_problem(self) -> int:
+        """The last turn of every trajectory; with ``exact_check`` also the check of every turn."""
+        return self.group_size + self.exact_per_problem
+
+    @property
+    def exact_per_problem(self) -> int:
+        """Sequences per problem that :meth:`exact_samples` returns."""
+        return self.group_size * self.horizon if self.exact_check else 0
+
+    def credit(self, group: Group) -> list[Sample]:
+        """The final completion of each trajectory, and the self-checks."""
+        return [*super().credit(group), *self.exact_samples(group)]
+
+    def exact_samples(self, group: Group) -> list[Sample]:
+        """The self-check of every turn, as choices with their scores; none without ``exact_check``.
+
+        Exact is each of two factors: the expectation over the verdict's words, given what stands
+        before them, and that over the confidence, given the *sampled* verdict. What is not summed:
+        how another verdict would change the confidence that follows it (the proper score has a term
+        for each, so only this influence is missing), the solution, other forms of a confidence, and
+        the decimals behind the varied ones, which stay as sampled.
+        """
+        if not self.exact_check:
+            return []
+        samples = []
+        for trajectory, scored in zip(group.trajectories, group.scored, strict=True):
+            for turn, label in zip(trajectory.turns, scored, strict=True):
+                start = get_task(group.problem.task).read(turn.completion.text).check
+                choices = check_choices(label, start, self.weights, self.exact_check)
+                samples.append(replace(sample_of(turn, group.problem, 0.0), choices=choices))
+        return samples
 
     def reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
         """Equation svr-reward, term by term, or its proper form."""

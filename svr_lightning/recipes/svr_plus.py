@@ -40,10 +40,12 @@ class SVRPlus(SVR):
 
     @property
     def samples_per_problem(self) -> int:
-        """Every optimised part of every optimised turn, or ``optimised`` of them."""
+        """Every optimised part of every optimised turn, or ``optimised`` of them; the checks."""
         turns = self.horizon if self.turns == "all" else 1
         sequences = self.group_size * turns * (2 if self.sections else 1)
-        return sequences if self.optimised is None else min(self.optimised, sequences)
+        if self.optimised is not None:
+            sequences = min(self.optimised, sequences)
+        return sequences + self.exact_per_problem
 
     def credit(self, group: Group) -> list[Sample]:
         """The optimised turns' parts, each compared with the same of the other trajectories."""
@@ -54,7 +56,8 @@ class SVRPlus(SVR):
             for t in (range(self.horizon) if self.turns == "all" else [self.drawn(group, i)])
             for sample in self._samples(group, i, t, [part[i] for part in columns[t]])
         ]
-        return drawn_samples(group, samples, self.samples_per_problem)
+        optimised = self.samples_per_problem - self.exact_per_problem
+        return [*drawn_samples(group, samples, optimised), *self.exact_samples(group)]
 
     def drawn(self, group: Group, i: int) -> int:
         """The turn, from 0, of trajectory ``i`` that is optimised."""

@@ -8,13 +8,14 @@ import hashlib
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 from svr_lightning.core.evidence import token_scores, token_span
 from svr_lightning.core.parsing import CLOSE_TAG, OPEN_TAG, THINK_CLOSE, Reading
-from svr_lightning.core.types import Completion, Message, Sample, TokenScores
+from svr_lightning.core.types import Completion, Message, Sample, TokenChoice, TokenScores
 from svr_lightning.errors import ConfigError, typed_line
 
 THINK_OPEN = "<think>"
@@ -69,6 +70,7 @@ class Renderer:
         self.text_prefix = self._open_think()
         # All trajectories of a group begin with the same prompt, which is also checked in advance.
         self._encode_once = lru_cache(maxsize=1024)(self._encode_rendered)
+        self._differ_once = lru_cache(maxsize=4096)(self._differ)
 
     @cached_property
     def _longest_token(self) -> int:
@@ -131,6 +133,73 @@ class Renderer:
             return 0, count
         ids = sample.completion_ids
         return token_span(sample.text_span, count, lambda k: len(self.completion_text(ids[:k])))
+
+    def token_choices(self, sample: Sample) -> list[TokenChoice]:
+        """A sample's choices in tokens.
+
+        The policy chose at the first token in which the alternatives differ. Where several begin
+        with the same token there, it earns what the one earns that goes on as the sampled text
+        does: with a token for each digit, ``7`` of ``.75`` has nine rivals, ``.05`` to ``.95``.
+        Without such a one it earns the mean of them. A choice is left out if the sampled tokens are
+        not how this tokenizer writes their text, or if an alternative begins with another.
+        """
+        ids = sample.completion_ids
+        text = self.completion_text(ids)
+        characters = cache(lambda count: len(self.completion_text(ids[:count])))
+        resolved: list[TokenChoice] = []
+        for choice in sample.choices or ():
+            start, stop = choice.span
+            first, last = token_span(choice.span, len(ids), characters)
+            # Two tokens more on the left: a space may belong to some words and not to others, and
+            # some tokenizers write the beginning of a text otherwise.
+            context = max(first - 2, 0)
+            before = text[characters(context) : start]
+            after = text[stop : characters(last)]
+            words = (text[start:stop], *choice.alternatives)
+            written = tuple(f"{before}{word}{after}" for word in words)
+            rest, alternatives_of = self._differ_once(written, ids[context:last])
+            if alternatives_of:
+                scores = [
+                    fmean(choice.scores[index] for index in indices)
+                    for indices in alternatives_of.values()
+                ]
+                resolved.append(
+                    TokenChoice(
+                        position=last - rest,
+                        token_ids=tuple(alternatives_of),
+                        scores=tuple(scores),
+                    )
+                )
+        return resolved
+
+    def _differ(
+        self, texts: Sequence[str], sampled: tuple[int, ...]
+    ) -> tuple[int, dict[int, list[int]]]:
+        """Where texts differ first, and for each token there the alternatives that it stands for.
+
+        Args:
+            texts: the sampled one, then its alternatives.
+            sampled: the tokens of the first one.
+
+        Returns:
+            How many tokens before the end the place is, and by token the alternatives' indices; no
+            token where :meth:`token_choices` leaves the choice out.
+        """
+        written, *encoded = [self._encode_pieces([text]) for text in texts]
+        shortest = min(map(len, [written, *encoded]))
+        place = 0
+        while place < shortest and all(ids[place] == written[place] for ids in encoded):
+            place += 1
+        ending = written[place:]
+        if place == shortest or ending != sampled[-len(ending) :]:
+            return 0, {}
+        alternatives_of: dict[int, list[int]] = {}
+        for index, ids in enumerate(encoded):
+            alternatives_of.setdefault(ids[place], []).append(index)
+        for token, indices in alternatives_of.items():
+            as_sampled = [index for index in indices if encoded[index][place + 1 :] == ending[1:]]
+            alternatives_of[token] = as_sampled or indices
+        return len(ending), alternatives_of
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Token ids of a whole prompt, whatever its length."""

@@ -248,6 +248,7 @@ class SVRModule(PolicyModule):
             updates=self.updates_per_rollout,
             version=self.global_step,
             loss_tokens=self.renderer.loss_tokens,
+            token_choices=self.renderer.token_choices,
             dummy_sample=dummy_sample(groups),
         )
         if self.updates_per_rollout > 1:

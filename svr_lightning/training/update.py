@@ -3,20 +3,37 @@
 The mean over micro-batches of the losses is the plain mean over sequences.
 
 Shapes: B sequences, P of them different, L positions of the longest, T completion positions, N
-tokens in the loss.
+tokens in the loss, C choices with an exact expectation, of at most A alternatives.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from svr_lightning.core.linear_logprobs import linear_logprobs
-from svr_lightning.core.losses import LossSpec, policy_loss
-from svr_lightning.core.types import Sample
+from svr_lightning.core.losses import LossSpec, expected_score, policy_loss
+from svr_lightning.core.types import Sample, TokenChoice
 from svr_lightning.recipes.base import Group, sample_of
+
+
+class Choices(NamedTuple):
+    """Places where the policy chose among some tokens, and what each would earn."""
+
+    rows: Tensor
+    """[C] row in ``input_ids``."""
+    logit_positions: Tensor
+    """[C] position in L whose hidden state predicts the token."""
+    token_ids: Tensor
+    """[C, A] alternatives, padded with -1."""
+    scores: Tensor
+    """[C, A]."""
+
+    def to(self, *args: Any, **kwargs: Any) -> "Choices":
+        """Move every tensor."""
+        return Choices(*(tensor.to(*args, **kwargs) for tensor in self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +66,18 @@ class TrainBatch:
     old_logprobs: Tensor | None = None
     """[B, T] nats, under the policy that sampled, by the trainer; None with one update per
     rollout, where this policy is the current one."""
+    choices: Choices | None = None
+    """None for a method without choices."""
+    choice_weight: float = 0.0
+    """Factor of the sum over choices, so that the mean over the micro-batches of an optimizer step
+    is the mean over its sequences with choices of the sum over each one's choices."""
 
     def to(self, *args: Any, **kwargs: Any) -> "TrainBatch":
         """Move every tensor, as Lightning does with a batch."""
         moved: dict[str, Any] = {
             f.name: value.to(*args, **kwargs)
             for f in fields(self)
-            if isinstance(value := getattr(self, f.name), Tensor)
+            if isinstance(value := getattr(self, f.name), Tensor | Choices)
         }
         return replace(self, **moved)
 
@@ -80,9 +102,24 @@ LossTokens = Callable[[Sample], tuple[int, int]]
 last."""
 
 
+TokenChoices = Callable[[Sample], list[TokenChoice]]
+"""Takes a sample; returns its choices in tokens, without those that have no such form."""
+
+
 def whole_completion(sample: Sample) -> tuple[int, int]:
     """All completion tokens."""
     return 0, len(sample.completion_ids)
+
+
+def no_choices(sample: Sample) -> list[TokenChoice]:
+    """No choices.
+
+    Raises:
+        ValueError: if there are some.
+    """
+    if sample.choices:
+        raise ValueError("samples with choices need token_choices=renderer.token_choices")
+    return []
 
 
 def micro_batches(
@@ -92,6 +129,7 @@ def micro_batches(
     updates: int,
     version: int,
     loss_tokens: LossTokens = whole_completion,
+    token_choices: TokenChoices = no_choices,
     dummy_sample: Sample | None = None,
 ) -> list[TrainBatch]:
     """Split one rollout's samples into the micro-batches of its optimizer steps.
@@ -100,7 +138,8 @@ def micro_batches(
     divide into as many parts; else a group may be split between two. Within one step sequences
     are sorted by length and split so that the largest micro-batch, with padding, is as small as
     possible. Each sequence has the same weight, so this does not change the gradient. Sequences
-    with the same tokens stay together, since one forward pass serves them all.
+    with the same tokens stay together, since one forward pass serves them all. Those with choices
+    have a mean of their own, beside that of the others.
 
     Args:
         samples: one rank's share of the rollout. None stands for a missing sequence, which counts
@@ -109,6 +148,7 @@ def micro_batches(
         updates: optimizer steps per rollout.
         version: optimizer steps of the current weights.
         loss_tokens: which tokens of a sample the loss covers.
+        token_choices: a sample's choices in tokens.
         dummy_sample: content of micro-batches with weight 0, if there are too few sequences.
 
     Raises:
@@ -131,17 +171,31 @@ def micro_batches(
     for start in range(0, len(samples), per_step):
         share = samples[start : start + per_step]
         present = [sample for sample in share if sample is not None]
-        weight, mean = accumulate / per_step, accumulate / max(len(present), 1)
-        equal = _by_sequence(present)
+        optimised = [sample for sample in present if sample.choices is None]
+        with_choices = [sample for sample in present if sample.choices is not None]
+        loss_weight = accumulate / max(per_step - len(with_choices), 1)
+        metric_weight = accumulate / max(len(optimised), 1)
+        choice_weight = accumulate / len(with_choices) if with_choices else None
+        equal = _by_sequence([*optimised, *(sample for sample in with_choices if sample.choices)])
         step = sorted(equal, key=len)
         count = min(accumulate, len(step))
         for run in balanced_split(list(map(len, step)), count) if count else []:
             members = [sample for ids in step[run] for sample in equal[ids]]
-            batches.append(batch_of(members, weight, loss_tokens, mean))
+            batches.append(
+                batch_of(
+                    members,
+                    loss_weight,
+                    loss_tokens,
+                    metric_weight,
+                    token_choices=token_choices,
+                    choice_weight=choice_weight,
+                )
+            )
         if count < accumulate:
             if dummy_sample is None:
                 raise ValueError(f"{count} sequences for {accumulate} micro-batches, and no filler")
-            batches += [batch_of([dummy_sample], 0.0)] * (accumulate - count)
+            filler = batch_of([dummy_sample], 0.0, choice_weight=choice_weight)
+            batches += [filler] * (accumulate - count)
     return batches
 
 
@@ -187,20 +241,23 @@ def batch_of(
     weight: float,
     loss_tokens: LossTokens = whole_completion,
     mean_weight: float | None = None,
+    *,
+    token_choices: TokenChoices = no_choices,
+    choice_weight: float | None = None,
 ) -> TrainBatch:
     """One micro-batch of all ``samples``.
 
-    ``mean_weight`` defaults to ``weight``.
+    ``mean_weight`` defaults to ``weight``; ``choice_weight`` is None for a method without choices.
     """
     sequences = list(map(_sequence, samples))
     row_of = {ids: row for row, ids in enumerate(dict.fromkeys(sequences))}
-    spans = [loss_tokens(sample) for sample in samples]
+    spans = [(0, 0) if sample.choices is not None else loss_tokens(sample) for sample in samples]
     tokens = [
         (row_of[ids], len(s.prompt_ids) - 1 + t)
         for s, ids, span in zip(samples, sequences, spans, strict=True)
         for t in range(*span)
     ]
-    rows, logit_positions = torch.tensor(tokens).unbind(dim=1)
+    rows, logit_positions = _pairs(tokens)
     completion = max(len(s.completion_ids) for s in samples)
     in_loss = [[0] * first + [1] * (stop - first) for first, stop in spans]
     mean_weight = weight if mean_weight is None else mean_weight
@@ -215,7 +272,34 @@ def batch_of(
         weight=weight,
         mean_weight=mean_weight,
         group_ids=tuple(s.group_id for s in samples),
+        choices=None if choice_weight is None else _choices(samples, row_of, token_choices),
+        choice_weight=choice_weight or 0.0,
     )
+
+
+def _choices(
+    samples: Sequence[Sample], row_of: dict[tuple[int, ...], int], token_choices: TokenChoices
+) -> Choices:
+    places = []
+    choices = []
+    for sample in samples:
+        for choice in token_choices(sample):
+            predicted_at = len(sample.prompt_ids) - 1 + choice.position
+            places.append((row_of[_sequence(sample)], predicted_at))
+            choices.append(choice)
+    rows, positions = _pairs(places)
+    return Choices(
+        rows=rows,
+        logit_positions=positions,
+        token_ids=_padded([choice.token_ids for choice in choices], -1).long(),
+        scores=_padded([choice.scores for choice in choices], 0.0).float(),
+    )
+
+
+def _pairs(pairs: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    """Two columns of indices, also of no pairs."""
+    first, second = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).unbind(dim=1)
+    return first, second
 
 
 def _sequence(sample: Sample) -> tuple[int, ...]:
@@ -232,8 +316,9 @@ def _by_sequence(samples: Sequence[Sample]) -> dict[tuple[int, ...], list[Sample
 
 def _padded(rows: Sequence[Sequence[float]], fill: float, length: int = 0) -> Tensor:
     """[B, longest row], or [B, ``length``] if that is more."""
-    length = max(length, *map(len, rows))
-    return torch.tensor([[*row, *[fill] * (length - len(row))] for row in rows])
+    length = max([length, *map(len, rows)])
+    padded = [[*row, *[fill] * (length - len(row))] for row in rows]
+    return torch.tensor(padded).reshape(len(rows), length)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +337,10 @@ def policy_update_loss(
 ) -> PolicyUpdate:
     """The policy loss of one micro-batch: clipped surrogate plus ``beta * k3``.
 
+    A batch with choices adds minus their expected score, the mean over sequences with choices of::
+
+        sum_choices sum_a p_a s_a,    p = softmax over the choice's alternatives
+
     Args:
         policy: a transformers causal language model; the loss carries its gradient.
         reference: the same architecture; None where ``spec.beta`` is 0.
@@ -267,13 +356,18 @@ def policy_update_loss(
     if reference is not None:  # before the policy's activations take their memory
         with torch.no_grad():
             ref_logp = completion_logprobs(reference, batch, temperature)
-    logp = completion_logprobs(policy, batch, temperature)
+    hidden = _hidden_states(policy, batch)
+    logp = _logprobs(policy, hidden, batch, temperature)
     # With one update per rollout the policy that sampled is the current one.
     old_logp = logp.detach() if batch.old_logprobs is None else batch.old_logprobs
     terms = policy_loss(
         logp, old_logp, ref_logp, batch.advantages, batch.mask, spec, batch.logprobs
     )
-    loss, weight = terms.loss.sum() * batch.weight, batch.mean_weight
+    loss = terms.loss.sum() * batch.weight
+    weight = batch.mean_weight
+    scores = _choice_scores(policy, hidden, batch, temperature)
+    if scores is not None:
+        loss = loss - scores.sum() * batch.choice_weight
     # While both have the same weights, trainer and engine differ by rounding alone.
     gap = ((logp.detach() - batch.logprobs).abs() * batch.mask).sum(1)
     logged = {
@@ -283,6 +377,9 @@ def policy_update_loss(
         "engine/logprob_diff": (gap / batch.mask.sum(1).clamp(min=1)).sum() * weight,
         "train/ratio_max": terms.ratio_max.max(),
     }
+    if scores is not None:
+        logged["train/exact/score"] = scores.detach().sum() * batch.choice_weight
+        logged["train/exact/choices"] = torch.full_like(loss, len(scores) * batch.choice_weight)
     if terms.behaviour is not None:
         mean, most, clipped = (values.detach() for values in terms.behaviour)
         logged["train/behaviour/mean"] = mean.sum() * weight
@@ -296,13 +393,43 @@ def completion_logprobs(model: Any, batch: TrainBatch, temperature: float) -> Te
 
     The output layer is applied only to positions that predict them: no prompt, no padding.
     """
+    return _logprobs(model, _hidden_states(model, batch), batch, temperature)
+
+
+def _hidden_states(model: Any, batch: TrainBatch) -> Tensor:
+    """[P, L, H] what the output layer reads."""
+    output = model.base_model(input_ids=batch.input_ids, use_cache=False, **_no_mask(model))
+    hidden: Tensor = output.last_hidden_state
+    return hidden
+
+
+def _logprobs(model: Any, hidden: Tensor, batch: TrainBatch, temperature: float) -> Tensor:
     ids, rows, positions = batch.input_ids, batch.rows, batch.logit_positions
-    hidden = model.base_model(input_ids=ids, use_cache=False, **_no_mask(model)).last_hidden_state
     head = model.get_output_embeddings()
     bias = getattr(head, "bias", None)
     token_ids = ids[rows, positions + 1]
     logp = linear_logprobs(hidden[rows, positions], head.weight, bias, token_ids, temperature)
     return logp.new_zeros(batch.mask.shape).masked_scatter(batch.mask.bool(), logp)
+
+
+def _choice_scores(
+    model: Any, hidden: Tensor, batch: TrainBatch, temperature: float
+) -> Tensor | None:
+    """[C] the expected score of each choice; None if the method has none.
+
+    The output layer is applied only to the alternatives' tokens.
+    """
+    if batch.choices is None:
+        return None
+    rows, positions, token_ids, scores = batch.choices
+    head = model.get_output_embeddings()
+    bias = getattr(head, "bias", None)
+    ids = token_ids.clamp(min=0)
+    states = hidden[rows, positions]
+    logits = torch.einsum("ch,cah->ca", states, head.weight[ids].to(states.dtype)).float()
+    if bias is not None:
+        logits = logits + bias[ids]
+    return expected_score(logits.masked_fill(token_ids < 0, -torch.inf), scores, temperature)
 
 
 _MASKLESS_MODELS = ("qwen3", "qwen3_5_text")

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from svr_lightning.core.losses import LossSpec, LossTerms, k3, policy_loss, token_logprobs
+from svr_lightning.core.losses import (
+    LossSpec,
+    LossTerms,
+    expected_score,
+    k3,
+    policy_loss,
+    token_logprobs,
+)
 from tests.tolerance import rounding
 
 LN2 = math.log(2.0)
@@ -267,3 +274,28 @@ def test_a_correction_without_what_sampled_is_refused():
     spec = LossSpec(beta=0.0, behaviour_correction="token")
     with pytest.raises(ValueError, match="needs the engine's log-probabilities"):
         policy_loss(one, one, None, torch.zeros(1), torch.ones(1, 1), spec)
+
+
+def test_an_expected_score_between_two_tokens():
+    # p = e^(1/2) / (1 + e^(1/2)) at temperature 2; scores 3 and -1: 4 p - 1, slope p (1 - p) 4 / 2.
+    logits = torch.tensor([[1.0, 0.0]], dtype=torch.float64, requires_grad=True)
+    p = math.exp(0.5) / (1 + math.exp(0.5))
+    expected = expected_score(logits, torch.tensor([[3.0, -1.0]]), 2.0)
+    assert expected.item() == pytest.approx(4 * p - 1, abs=1e-6)
+    expected.sum().backward()
+    slope = 2 * p * (1 - p)
+    assert logits.grad.tolist() == [pytest.approx([slope, -slope], abs=1e-6)]
+
+
+def test_an_expected_score_ignores_padding_and_a_constant():
+    logits = torch.tensor([[0.3, -1.0, -torch.inf]], requires_grad=True)
+    gradients = []
+    for offset in (0.0, 7.0):
+        scores = torch.tensor([[0.5 + offset, offset, 99.0]])
+        (gradient,) = torch.autograd.grad(expected_score(logits, scores, 0.9).sum(), logits)
+        gradients.append(gradient)
+    assert gradients[0][0, 2] == 0
+    torch.testing.assert_close(gradients[0], gradients[1], atol=1e-6, rtol=0)
+    alone = expected_score(logits[:, :2], torch.tensor([[0.5, 0.0]]), 0.9)
+    padded = expected_score(logits, torch.tensor([[0.5, 0.0, 99.0]]), 0.9)
+    assert padded.item() == pytest.approx(alone.item())

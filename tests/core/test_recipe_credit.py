@@ -1,16 +1,17 @@
 """Who learns, and with what advantage: every number is worked out by hand."""
 
+from collections import Counter
 from dataclasses import replace
 from math import sqrt
 from typing import Any
 
 import pytest
 
-from svr_lightning.core.credit import max_to_go
+from svr_lightning.core.credit import check_choices, max_to_go
 from svr_lightning.core.evidence import token_span
 from svr_lightning.core.rewards import RewardWeights, sections
 from svr_lightning.core.seeds import SeedContext
-from svr_lightning.core.types import Sample
+from svr_lightning.core.types import Choice, Sample, ScoredTurn, Verdict
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.grpo_mt import GRPOMT
@@ -20,9 +21,20 @@ from svr_lightning.recipes.murphy import Murphy
 from svr_lightning.recipes.oracle import Oracle
 from svr_lightning.recipes.rlcr import RLCR
 from svr_lightning.recipes.scrpo import ScRPO, analysis_span
+from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.tasks import get_task
-from tests.recipes import RIGHT, THREE_TURNS, WRONG, Write, advantages, play, scripts, texts
+from tests.recipes import (
+    NO_THINKING,
+    RIGHT,
+    THREE_TURNS,
+    WRONG,
+    Write,
+    advantages,
+    play,
+    scripts,
+    texts,
+)
 
 EPS = 1e-4
 PAIR = 0.5 / (sqrt(0.5) + EPS)
@@ -320,15 +332,24 @@ def test_svr_plus_credits_whole_turns_with_their_total_to_go():
     assert {sample.text_span for sample in samples} == {None}
 
 
-def test_svr_plus_credits_the_drawn_turns_as_it_credits_all():
-    _, group, samples = svr_plus(turns="all")
-    of_turn = advantages(samples)
-    recipe, _, _ = svr_plus(turns="drawn")
-    for step in range(12):
-        placed = replace(group, seeds=SeedContext(step=step))
-        drawn = [recipe.drawn(placed, i) for i in (0, 1)]
-        expected = [of_turn[6 * i + 2 * t + part] for i, t in enumerate(drawn) for part in (0, 1)]
-        assert advantages(recipe.credit(placed)) == expected
+def test_svr_plus_draws_each_turn_equally_often_and_credits_it_as_it_credits_all():
+    # By trajectory and turn: the solution's advantage and the self-check's, as above.
+    of_turn = [[(0.2, -0.6525), (0.3, 0.1725), (0.0, 0.3725)]]
+    of_turn.append([(-solution, -check) for solution, check in of_turn[0]])
+    recipe, group, _ = svr_plus(turns="drawn")
+    draws: Counter[tuple[int, ...]] = Counter()
+    for step in range(900):
+        samples = recipe.credit(replace(group, seeds=SeedContext(step=step)))
+        written = texts(samples)
+        drawn = [THREE_TURNS[i].index(written[2 * i]) for i in (0, 1)]
+        assert written[1::2] == written[::2]
+        expected = [advantage for i, t in enumerate(drawn) for advantage in of_turn[i][t]]
+        assert advantages(samples) == pytest.approx(expected)
+        draws[tuple(drawn)] += 1
+    # Of 900 draws of two turns, each of the 9 pairs has 100, with a deviation of
+    # sqrt(900 * 1/9 * 8/9) = 9.4: five of them are 47.
+    assert len(draws) == 9
+    assert all(abs(count - 100) < 47 for count in draws.values())
 
 
 def test_svr_plus_can_optimise_as_few_sequences_as_svr():
@@ -363,3 +384,100 @@ def test_svr_plus_takes_a_turn_of_a_self_check_alone_as_one_sequence():
     _, samples = credited(recipe, lambda i, *_: ["<Self_Check>", RIGHT][i])
     assert samples[0].text_span == (0, len("<Self_Check>") + 1)
     assert len(samples) == 3
+
+
+# --- exact credit of the self-check -------------------------------------------------------------
+
+
+def choices_of(*written: str, **options: Any) -> list[list[Choice]]:
+    """The choices of the self-checks of the turns of two equal trajectories: of the first's."""
+    horizon = len(written)
+    recipe = SVRPlus(group_size=2, horizon=horizon, exact_check=1.0, **options)
+    _, samples = credited(recipe, lambda _, n, __: written[n])
+    checks = [sample for sample in samples if sample.choices is not None]
+    assert len(checks) == 2 * horizon
+    assert len(samples) <= recipe.samples_per_problem
+    assert advantages(checks) == [0.0] * len(checks)
+    assert texts(checks) == [*written, *written]
+    return [list(sample.choices or ()) for sample in checks[:horizon]]
+
+
+def test_every_turns_self_check_is_two_choices_with_proper_scores():
+    right = f"{RIGHT}\n<self_check>VERDICT: UNSURE; CONFIDENCE: 0.8</self_check>"
+    wrong = f"{WRONG}\n<self_check>VERDICT: CORRECT; CONFIDENCE: .25</self_check>"
+    of_right, of_wrong = choices_of(right, wrong)
+    verdict, number = of_right
+    assert right[slice(*verdict.span)] == "UNSURE"
+    assert verdict.alternatives == ("CORRECT", "INCORRECT", "UNSURE")
+    # Right: .5 (1 - .2^2) = .48 for the confidence; CORRECT earns .3, the others nothing.
+    assert verdict.scores == pytest.approx((0.78, 0.48, 0.48))
+    assert (right[slice(*number.span)], number.alternatives) == ("8", tuple("0123456789"))
+    assert number.scores == pytest.approx([0.5 * (1 - (1 - d / 10) ** 2) for d in range(10)])
+    verdict, number = of_wrong
+    # Wrong: .5 (1 - .25^2) = .46875; CORRECT loses .8, INCORRECT earns .2.
+    assert verdict.scores == pytest.approx((-0.33125, 0.66875, 0.46875))
+    assert (wrong[slice(*number.span)], len(number.alternatives)) == ("25", 100)
+    assert number.alternatives[7] == "07"
+    assert number.scores[7] == pytest.approx(0.5 * (1 - 0.07**2) - 0.8)
+
+
+def test_the_weight_scales_every_score_and_the_others_stay():
+    ((once, _),) = choices_of(THREE_TURNS[0][0])
+    recipe = SVR(group_size=2, horizon=1, exact_check=3.0)
+    _, samples = credited(recipe, lambda *_: THREE_TURNS[0][0])
+    assert len(samples) == recipe.samples_per_problem == 4
+    assert samples[2].choices is not None
+    assert samples[2].choices[0].scores == pytest.approx([3 * score for score in once.scores])
+    assert credited(replace(recipe, exact_check=0.0), lambda *_: RIGHT)[1] == [
+        sample for sample in credited(recipe, lambda *_: RIGHT)[1] if sample.choices is None
+    ]
+
+
+BLOCK = "<self_check>VERDICT: {}; CONFIDENCE: {}</self_check>"
+
+
+@pytest.mark.parametrize(
+    ("written", "chosen"),
+    [
+        (RIGHT, []),
+        (RIGHT + "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.9", []),  # never closed
+        (RIGHT + "<self_check>VERDICT: CORRECT</self_check>", []),
+        (RIGHT + BLOCK.format("MAYBE", "0.9"), []),
+        (RIGHT + BLOCK.format("right", "0.9"), ["9"]),
+        (RIGHT + BLOCK.format("CORRECT", "1.0"), ["CORRECT"]),
+        (RIGHT + BLOCK.format("CORRECT", "95%"), ["CORRECT"]),
+        (RIGHT + BLOCK.format("CORRECT", "0.9%"), ["CORRECT"]),
+        (RIGHT + BLOCK.format("CORRECT", "-0.5"), ["CORRECT"]),
+        (RIGHT + BLOCK.format("CORRECT", "1"), ["CORRECT"]),
+        (RIGHT + BLOCK.format("CORRECT", "0."), ["CORRECT"]),
+        (RIGHT + BLOCK.format("CORRECT", "0.9" + "9" * 999), ["CORRECT", "99"]),
+        # Only what decides: the first block, of what was not thought.
+        (
+            NO_THINKING + BLOCK.format("UNSURE", "0.3") + "or 3" + BLOCK.format("CORRECT", "0.9"),
+            ["UNSURE", "3"],
+        ),
+        (
+            f"<think>{BLOCK.format('CORRECT', '0.9')}</think>5" + BLOCK.format("INCORRECT", "0.1"),
+            ["INCORRECT", "1"],
+        ),
+    ],
+)
+def test_only_what_was_stated_in_form_is_a_choice(written, chosen):
+    (choices,) = choices_of(written)
+    assert [written[slice(*choice.span)] for choice in choices] == chosen
+
+
+def test_a_turn_that_was_cut_off_has_no_choice():
+    text = RIGHT + BLOCK.format("CORRECT", "0.9")
+    turn = ScoredTurn(
+        correct=True,
+        truncated=True,
+        verdict=Verdict.CORRECT,
+        confidence=0.9,
+        completion_tokens=9,
+        task_format=1.0,
+        self_check_format=1.0,
+        text=text,
+    )
+    assert check_choices(turn, 0, RewardWeights()) == ()
+    assert len(check_choices(replace(turn, truncated=False), 0, RewardWeights())) == 2
