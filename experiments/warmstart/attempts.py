@@ -10,12 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from experiments.warmstart.documents import Document
 from svr_lightning.core import prompts
-from svr_lightning.core.parsing import SelfCheckFields
 from svr_lightning.core.types import DraftState, OracleState, Problem, Verdict
 from svr_lightning.recipes.scrpo import ANALYSIS_CLOSE, ANALYSIS_OPEN
 from svr_lightning.tasks import get_task
+from svr_lightning.training.documents import Document, written_check
 
 Weighted = tuple[tuple[float, int], ...]
 Chances = Mapping[bool, float]
@@ -139,7 +138,7 @@ class Demonstrations:
             messages = prompts.refinement_messages(
                 task,
                 problem,
-                previous=_shown(rng, draft, _check(verdict, confidence, interface)),
+                previous=_shown(rng, draft, written_check(verdict, confidence, interface)),
                 verdict=verdict,
                 confidence=confidence,
                 truncated=draft.truncated,
@@ -149,7 +148,7 @@ class Demonstrations:
             believed = confidence >= 0.5 if kind == "confidence" else verdict == Verdict.CORRECT
             keep = KEEP_BELIEVED if believed else self.keep_doubted
             attempt, learned = self._refined(rng, problem, draft, keep), draft.learned
-        check = _check(*self.self_check(rng, attempt.correct), interface)
+        check = written_check(*self.self_check(rng, attempt.correct), interface)
         return Document(kind, messages, attempt.text + check, attempt.correct, learned)
 
     def _first(self, rng: random.Random, problem: Problem, kind: str) -> Document:
@@ -240,13 +239,6 @@ class Lesson:
     """Demonstrations per step."""
     check_weight: float = 1.0
     """Weight of the self-check's tokens in the loss; all others weigh 1."""
-
-
-def _check(verdict: Verdict, confidence: float, interface: SelfCheckFields) -> str:
-    """The self-check behind an answer, in the canonical serialization of ``interface``."""
-    fields = {"verdict": f"VERDICT: {verdict.value}", "confidence": f"CONFIDENCE: {confidence:.2f}"}
-    check = "; ".join(fields.values()) if interface == "joint" else fields[interface]
-    return f"\n<self_check>{check}</self_check>"
 
 
 def _analysed(draft: Attempt, attempt: Attempt) -> Attempt:

@@ -13,7 +13,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from experiments.warmstart.documents import Document
+from svr_lightning.training.documents import Document
 
 PAD = "<|pad|>"
 END = "<|im_end|>"

@@ -17,6 +17,7 @@ USER_FAULT = 2
 """Exit code for a fault of the configuration, the data or the command line."""
 
 TRAINING = {
+    "warmstart": "teach a policy the form of self-checked turns on its own answers",
     "fit": "train, with validations and a comparison before and after on held-out problems",
     "validate": "adaptive inference on the validation sets",
     "test": "adaptive inference on the test sets",

@@ -1,4 +1,4 @@
-"""fit, validate, test, predict and export: LightningCLI with one error line instead of a page."""
+"""The training commands: LightningCLI with one error line instead of a page."""
 
 import json
 import os
@@ -123,7 +123,8 @@ class SVRCommandLine(LightningCLI):
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
         """Only the command that runs: each further parser takes a second to build."""
-        known = {**LightningCLI.subcommands(), "export": {"model", "datamodule"}}
+        both = {"model", "datamodule"}
+        known = {**LightningCLI.subcommands(), "export": both, "warmstart": both}
         return {self._command: known[self._command]}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -152,7 +153,7 @@ class SVRCommandLine(LightningCLI):
         config = self.config[self._command]
         if self._command == "predict":
             self._take_questions(config)
-        if self._command in ("predict", "export"):
+        if self._command in ("predict", "export", "warmstart"):
             config.trainer.logger = False
         if self._command in ("validate", "test"):
             config.verbose = False  # the table of results comes instead

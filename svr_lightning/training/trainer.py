@@ -34,6 +34,7 @@ from svr_lightning.training.checkpoint import DurableCheckpointIO
 from svr_lightning.training.distributed import failing_together, own_strategy
 from svr_lightning.training.export import export_policy
 from svr_lightning.training.logs import CSVLog
+from svr_lightning.training.warmstart import WarmStart, WarmStartConfig
 
 
 class RolloutFetcher(_DataFetcher):
@@ -256,6 +257,43 @@ class SVRTrainer(Trainer):
         if self.is_global_zero:
             policy = export_policy(model, Path(out or Path(self.default_root_dir) / "export"))
             rank_zero_info(f"policy: {policy}")
+
+    def warmstart(
+        self,
+        model: Any,
+        datamodule: Any,
+        start: WarmStartConfig = WarmStartConfig(),  # noqa: B008 - frozen, and the CLI shows it
+    ) -> None:
+        """Teach a policy the form of the recipe's turns on its own answers to ``data.train``.
+
+        Args:
+            model: the module whose policy learns.
+            datamodule: its training problems are answered and learned from.
+            start: how.
+        """
+        root = Path(self.default_root_dir)
+        require(
+            not (root / "policy").exists(),
+            f"{root} holds another run ({root / 'policy'}); give this one a "
+            "--trainer.default_root_dir of its own",
+        )
+        require(
+            self.world_size == 1,
+            "svr warmstart runs in one process: set trainer.devices=1 and trainer.strategy=auto",
+        )
+        require(
+            model.in_process,
+            f"model.engine={type(model.engine).__name__} is a server with weights of its own, "
+            "which nothing here can train; leave it out",
+        )
+        self.strategy.connect(model)
+        model.trainer = self
+        self._data_connector.attach_datamodule(model, datamodule)
+        require(bool(datamodule.sources["train"]), "nothing to learn from: set data.train")
+        (problems,) = datamodule.problems("train")
+        model.configure_model()
+        model.policy.to(self.strategy.root_device)
+        WarmStart(model, problems, start, root).run()
 
     def save_checkpoint(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Save, unless in a ``fast_dev_run`` or while a rollout is being trained on.

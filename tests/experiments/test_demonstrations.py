@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import json
 import random
 from collections import Counter
 from collections.abc import Iterable
@@ -11,22 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from experiments.problems.countdown import split_of
 from experiments.warmstart import __main__ as command
 from experiments.warmstart import countdown, word_problems
-from experiments.warmstart.documents import Document, encode
 from experiments.warmstart.embedded import build_tokenizer
-from experiments.warmstart.rows import demonstrations
 from svr_lightning import tiny
 from svr_lightning.core.metrics import auroc
-from svr_lightning.core.parsing import parse_self_check, self_check_format_score, without_spans
-from svr_lightning.core.types import Verdict
-from svr_lightning.errors import ConfigError
+from svr_lightning.core.parsing import self_check_format_score, without_spans
 from svr_lightning.recipes.scrpo import ANALYSIS_CLOSE, ANALYSIS_OPEN
+from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import Task
+from svr_lightning.training.documents import Document, encode
 
 WORDS = Path(tiny.__file__).parent / "arithmetic_policy"
 COUNTDOWN, GSM8K = get_task("countdown"), get_task("gsm8k")
@@ -118,7 +115,7 @@ def test_neither_a_token_nor_the_length_gives_away_which_answers_are_right(token
 
 def test_the_loss_covers_the_completion_and_the_draft_inside_the_prompt(tokenizer, many):
     for document in many[:200]:
-        encoded = encode(tokenizer, document)
+        encoded = encode(Renderer(tokenizer), document)
         learned = [i for i, weight in zip(encoded.ids, encoded.weights, strict=True) if weight]
         assert tokenizer.decode(learned) == document.draft + document.completion + "<|im_end|>"
 
@@ -148,61 +145,3 @@ def test_a_short_warm_start_makes_the_same_policy_each_time(tmp_path):
     assert first == again
     for name in ("model.safetensors", "tokenizer.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-
-
-ROWS = [
-    {"question": "What is 12 + 30?", "answer": "42"},
-    {"question": "Half of 7?", "answer": "\\frac{7}{2}"},
-    {"question": "Which letter is x?", "answer": "y", "solution": "It is \\boxed{y}."},
-]
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
-    return path
-
-
-def test_answers_are_graded_as_they_are_labelled_and_checks_are_honest(file):
-    many = [*itertools.islice(demonstrations(file, "math").stream(1), 600)]
-    task = get_task("math")
-    problems = {row["question"]: task.from_row(row) for row in ROWS}
-    verdicts: Counter[tuple[bool | None, Verdict]] = Counter()
-    refined = 0
-    for one in many:
-        (problem,) = [p for q, p in problems.items() if q in one.messages[-1]["content"]]
-        assert task.grade(one.completion, problem) is one.correct
-        assert self_check_format_score(one.completion) == 1.0
-        verdicts[one.correct, parse_self_check(one.completion).verdict] += 1
-        refined += bool(one.draft)
-        reasoned = "Which letter" in problem.question
-        assert one.completion.startswith("<think>It is " if reasoned else "<answer>")
-    right = sum(n for (correct, _), n in verdicts.items() if correct)
-    assert 0.5 < right / len(many) < 0.8
-    assert verdicts[True, Verdict.CORRECT] / right > 0.95
-    assert verdicts[False, Verdict.CORRECT] / (len(many) - right) < 0.06
-    assert 0.5 < refined / len(many) < 0.7
-
-
-def test_a_task_whose_references_are_no_answers_is_refused(file):
-    file.write_text(json.dumps({"nums": [3, 5, 8], "target": 16}))
-    with pytest.raises(ConfigError, match="its answers are not the references of its rows"):
-        demonstrations(file, "countdown")
-
-
-def test_a_language_model_is_taught_on_them(file, tmp_path):
-    words = ["--rows", str(file), "--task", "math", "--model", str(WORDS), "--rate", "1e-3"]
-    losses = command.main([*words, "--out", str(tmp_path / "taught"), "--steps", "12"])
-    assert losses[-1] < losses[0]
-    AutoModelForCausalLM.from_pretrained(tmp_path / "taught")
-
-
-def test_without_a_trace_only_the_answer_tells_whether_it_is_right():
-    for lesson in countdown.lessons(trace=False):
-        for document in itertools.islice(lesson.demonstrations.stream(0), 200):
-            if document.kind == "svr":
-                reasoning, _, rest = document.completion.partition("</think>")
-                assert reasoning == f"<think>{countdown.UNTRACED}"
-                assert "<answer>" in rest
-                assert_form(COUNTDOWN, document)

@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from experiments.warmstart.countdown import lessons
-from experiments.warmstart.documents import encode
 from svr_lightning.__main__ import main
 from svr_lightning.core.prompts import first_turn_messages
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
+from svr_lightning.training.documents import encode
 from svr_lightning.training.policy import stop_token_ids
 from tests.commands import ROOT, jsonl
 
@@ -86,7 +86,7 @@ def test_demonstrations_are_rendered_as_its_prompts_are(policy):
     tokenizer = policy[1]
     renderer = Renderer(tokenizer, chat_template_kwargs={"enable_thinking": False})
     for document in islice(lessons()[-1].demonstrations.stream(0), 40):
-        encoded = encode(tokenizer, document)
+        encoded = encode(renderer, document)
         prompt = renderer.prompt_ids(document.messages)
         assert tuple(encoded.ids[: len(prompt)]) == prompt
         answer = encoded.ids[len(prompt) :]

@@ -1,0 +1,224 @@
+"""Turns to learn from, made of a policy's own answers, and as token ids.
+
+Pure functions; :mod:`svr_lightning.training.warmstart` samples, and trains on them.
+"""
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from svr_lightning.analysis.records import TurnRecord
+from svr_lightning.core.parsing import (
+    ANSWER_CLOSE,
+    ANSWER_OPEN,
+    CLOSE_TAG,
+    OPEN_TAG,
+    THINK_CLOSE,
+    SelfCheckFields,
+    self_check_start,
+)
+from svr_lightning.core.types import (
+    FinishReason,
+    Message,
+    Problem,
+    RemoteCompletion,
+    SelfCheck,
+    Turn,
+    Verdict,
+)
+from svr_lightning.recipes.dialogues import PromptRequest, SelfVerifying
+from svr_lightning.rollout.rendering import THINK_OPEN, Renderer, end_of_turn
+from svr_lightning.tasks import Task, get_task
+
+Target = Literal["mixed", "random"]
+"""What a taught self-check states: half the label and half the problem's pass rate, or a draw."""
+
+LEVELS = 20
+"""Steps between the confidences 0 and 1; the outer two are not taught."""
+_CHECK = f"\n{OPEN_TAG}"
+_PLACEHOLDER = re.compile(r"YOUR_[A-Z]+")
+_TAGS = re.compile(
+    "|".join([THINK_OPEN, THINK_CLOSE, ANSWER_OPEN, ANSWER_CLOSE, OPEN_TAG, CLOSE_TAG]),
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One turn to learn from."""
+
+    kind: str
+    """Whose prompt it is: ``svr``, ``verdict``, ``confidence``, ``neutral``, ..."""
+    messages: list[Message]
+    completion: str
+    correct: bool | None
+    """y_t of the completion's answer; None where it gives none."""
+    draft: str = ""
+    """The part of the prompt to learn as well, such as the previous turn, or empty."""
+
+    @property
+    def solution(self) -> str:
+        """The completion up to its self-check: the text that must not tell right from wrong."""
+        return self.completion.partition(_CHECK)[0]
+
+
+# --- a policy's own answers as turns ------------------------------------------------------------
+
+
+def written_check(verdict: Verdict, confidence: float, interface: SelfCheckFields) -> str:
+    r"""The self-check behind an answer, in the form that prompts ask for.
+
+    Examples:
+        >>> written_check(Verdict.CORRECT, 0.9, "joint")
+        '\n<self_check>VERDICT: CORRECT; CONFIDENCE: 0.90</self_check>'
+    """
+    fields = {"verdict": f"VERDICT: {verdict.value}", "confidence": f"CONFIDENCE: {confidence:.2f}"}
+    check = "; ".join(fields.values()) if interface == "joint" else fields[interface]
+    return f"{_CHECK}{check}{CLOSE_TAG}"
+
+
+def can_be_written(task: Task) -> bool:
+    """Whether the task's prompts show where in its form of an answer the answer stands."""
+    return _PLACEHOLDER.search(task.style.request) is not None
+
+
+def written_solution(task: Task, text: str) -> str | None:
+    r"""A plain answer in the form that the task's prompts ask for: its own words, its own answer.
+
+    It stays as it is if it has that form. Else the words are put into ``<think>``, without a last
+    line that only states the answer, and the answer into what the task asks for.
+
+    Returns:
+        None where the task reads no answer.
+
+    Examples:
+        >>> written_solution(get_task("gsm8k"), "2 and 2 is 4.\n#### 4")
+        '<think>\n2 and 2 is 4.\n</think>\n<answer>\\boxed{4}</answer>'
+    """
+    text = text[: self_check_start(text)].strip()
+    answer = task.read(text).answer
+    if answer is None:
+        return None
+    if task.format_score(text) == 1.0:
+        return text
+    lines = _TAGS.sub("", text).strip().splitlines()
+    if len(lines) > 1 and answer in lines[-1]:
+        lines.pop()
+    words = "\n".join(lines).strip()
+    request = _PLACEHOLDER.sub(lambda _: answer, task.style.request)
+    return f"{THINK_OPEN}\n{words}\n{THINK_CLOSE}\n{request}"
+
+
+def target_confidence(correct: bool, pass_rate: float) -> float:
+    """Half the label and half the problem's pass rate, in steps of 0.05 from 0.05 to 0.95.
+
+    Examples:
+        >>> target_confidence(True, 0.25), target_confidence(False, 0.5), target_confidence(True, 1)
+        (0.6, 0.25, 0.95)
+    """
+    level = round(LEVELS * (correct + pass_rate) / 2)
+    return min(max(level, 1), LEVELS - 1) / LEVELS
+
+
+def checked_turns(
+    dialogue: SelfVerifying,
+    problem: Problem,
+    answers: Sequence[TurnRecord],
+    target: Target,
+    rng: random.Random,
+    max_turns: int,
+) -> list[Document]:
+    """A first turn of each readable answer, and one refinement where there are two answers.
+
+    A refinement shows one answer with its self-check, or one that was cut off, and replies with
+    another.
+
+    Args:
+        dialogue: whose prompts these are.
+        problem: what was answered.
+        answers: the policy's answers to it, each with its label.
+        target: see :data:`Target`.
+        rng: draws drafts, replies and random confidences.
+        max_turns: the number of the last turn that a refinement may be.
+    """
+    task = get_task(problem.task)
+    pass_rate = sum(bool(answer.correct) for answer in answers) / len(answers)
+    turns: list[Turn] = []
+    firsts: list[Document] = []
+    cut_off: list[Turn] = []
+    index = rng.randint(1, max(max_turns - 1, 1))
+    for answer in answers:
+        if answer.truncated:
+            text = f"{THINK_OPEN}\n{_TAGS.sub('', answer.text).strip()}"
+            completion = RemoteCompletion(text=text, finish_reason=FinishReason.LENGTH)
+            cut_off.append(Turn(index=index, completion=completion, check=dialogue.read(text)))
+            continue
+        solution = written_solution(task, answer.text)
+        stated = rng.randrange(1, LEVELS) / LEVELS
+        if target == "mixed":
+            stated = target_confidence(bool(answer.correct), pass_rate)
+        check = SelfCheck(
+            verdict=Verdict.CORRECT if stated > 0.5 else Verdict.INCORRECT, confidence=stated
+        )
+        text = f"{solution}{written_check(check.verdict, check.confidence, dialogue.interface)}"
+        form = dialogue.formats(task, text)
+        if solution is None or form != (1.0, 1.0) or task.read(text).answer is None:
+            continue
+        turns.append(Turn(index=index, completion=RemoteCompletion(text=text), check=check))
+        firsts.append(Document("svr", dialogue.first(problem), text, answer.correct))
+    drafts = [*turns, *cut_off]
+    if not turns or len(drafts) < 2:
+        return firsts
+    draft = rng.choice(drafts)
+    replies = [number for number, turn in enumerate(turns) if turn is not draft]
+    if not replies:  # the only complete answer was drawn as the draft
+        draft, replies = cut_off[0], [0]
+    reply = firsts[rng.choice(replies)]
+    later = dialogue.later(problem, [draft])
+    messages = later.messages if isinstance(later, PromptRequest) else later
+    return [*firsts, Document("svr", messages, reply.completion, reply.correct)]
+
+
+# --- token ids ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """A document in token ids."""
+
+    ids: list[int]
+    """[L] prompt, completion and end of turn."""
+    weights: list[float]
+    """[L] of each token's loss: 0 outside of the completion and of the draft in the prompt."""
+
+
+def encode(renderer: Renderer, document: Document, check_weight: float = 1.0) -> Encoded:
+    """Render a document as rollouts are rendered, and weigh the tokens to learn.
+
+    Args:
+        renderer: of the policy that learns.
+        document: to encode.
+        check_weight: of the tokens of the self-check; all others to learn weigh 1.
+    """
+    tokenizer = renderer.tokenizer
+    ids = renderer.prompt_ids(document.messages)
+    drafted = [0.0] * len(ids)
+    if document.draft:
+        rendered = renderer.text(document.messages)
+        start = rendered.index(document.draft)
+        end = start + len(document.draft)
+        prompt = tokenizer(rendered, return_offsets_mapping=True, add_special_tokens=False)
+        spans = prompt["offset_mapping"]
+        drafted = [float(start <= left < right <= end) for left, right in spans]
+    written = document.completion.removeprefix(renderer.text_prefix)
+    completion = tokenizer(written, return_offsets_mapping=True, add_special_tokens=False)
+    solved = len(document.solution) - len(document.completion) + len(written)
+    spans = completion["offset_mapping"]
+    checked = [check_weight if right > solved else 1.0 for _, right in spans]
+    end_token = next(iter(end_of_turn(tokenizer).values()), tokenizer.eos_token_id)
+    return Encoded(
+        ids=[*ids, *completion["input_ids"], end_token],
+        weights=[*drafted, *checked, 1.0],
+    )

@@ -1,0 +1,122 @@
+"""Supervised training on documents, for any policy."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from svr_lightning.core.schedule import warmup_stable_decay
+from svr_lightning.training.documents import Encoded
+
+_print = partial(print, flush=True)
+SAVE_EVERY = 50
+"""Optimizer steps between two checkpoints."""
+
+
+def train(
+    model: Any,
+    documents: Iterator[Encoded],
+    *,
+    steps: int,
+    rate: float,
+    batch: int = 32,
+    micro_batch: int = 16,
+    checkpoint: Path | None = None,
+    report: Callable[[str], Any] = _print,
+) -> list[float]:
+    """Train the weights that require a gradient, in place.
+
+    Args:
+        model: a causal language model, on any device.
+        documents: endless.
+        steps: optimizer steps.
+        rate: peak learning rate.
+        batch: documents per step.
+        micro_batch: documents per forward pass.
+        checkpoint: file from which an interrupted training continues; None keeps none.
+        report: takes a line about every tenth step.
+
+    Returns:
+        The loss of every step, in nats a token.
+    """
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(weights, lr=rate, betas=(0.9, 0.95), weight_decay=0.01)
+    shape = {"warmup_fraction": 0.02, "decay_fraction": 0.5, "floor": 0.01}
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: warmup_stable_decay(step, steps, **shape)
+    )
+    losses = [] if checkpoint is None else _restore(checkpoint, model, optimizer, schedule)
+    next(itertools.islice(documents, len(losses) * batch, len(losses) * batch), None)
+    done, started = len(losses), time.monotonic()
+    model.train()
+    for step in range(done + 1, steps + 1):
+        chosen = sorted(itertools.islice(documents, batch), key=lambda e: len(e.ids))
+        losses.append(_accumulate(model, chosen, micro_batch))
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        if step % 10 == 0 or step == steps:
+            taken = (time.monotonic() - started) / 60
+            left = taken * (steps - step) / (step - done)
+            loss = fmean(losses[-10:])
+            report(f"step {step}/{steps}  loss {loss:.4f}  minutes {taken:.1f}, left {left:.1f}")
+        if checkpoint is not None and step % SAVE_EVERY == 0:
+            _save(checkpoint, model, optimizer, schedule, losses)
+    model.eval()
+    return losses
+
+
+def _restore(path: Path, model: Any, optimizer: Any, schedule: Any) -> list[float]:
+    """Continue from a checkpoint, if there is one; the losses of the steps behind it."""
+    if not path.is_file():
+        return []
+    saved = torch.load(path, map_location=model.device, weights_only=True)
+    model.load_state_dict(saved["weights"], strict=False)
+    optimizer.load_state_dict(saved["optimizer"])
+    schedule.load_state_dict(saved["schedule"])
+    return list(saved["losses"])
+
+
+def _save(path: Path, model: Any, optimizer: Any, schedule: Any, losses: list[float]) -> None:
+    """Write a checkpoint of the weights that train, whole or not at all."""
+    state = {
+        "weights": {name: p for name, p in model.named_parameters() if p.requires_grad},
+        "optimizer": optimizer.state_dict(),
+        "schedule": schedule.state_dict(),
+        "losses": losses,
+    }
+    part = path.with_suffix(".part")
+    torch.save(state, part)
+    part.replace(path)
+
+
+def _accumulate(model: Any, chosen: list[Encoded], micro_batch: int) -> float:
+    """Add the gradient of one step, in batches of similar length; returns its mean loss."""
+    total = sum(sum(e.weights[1:]) for e in chosen)
+    loss_sum = 0.0
+    for start in range(0, len(chosen), micro_batch):
+        some = chosen[start : start + micro_batch]
+        # [B, L], padded on the right, where causal attention never reaches the padding.
+        ids, weights = (
+            pad_sequence([torch.tensor(row) for row in rows], batch_first=True).to(model.device)
+            for rows in ([e.ids for e in some], [e.weights for e in some])
+        )
+        ids, targets, weights = ids[:, :-1], ids[:, 1:], weights[:, 1:]
+        learn = weights > 0
+        # Other processors compute products in bfloat16 in software, more slowly than in fp32.
+        fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        with torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.is_cuda or fast):
+            hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+            logits = model.get_output_embeddings()(hidden[learn]).float()
+        losses = torch.nn.functional.cross_entropy(logits, targets[learn], reduction="none")
+        loss = (losses * weights[learn]).sum()
+        (loss / total).backward()  # type: ignore[no-untyped-call]
+        loss_sum += loss.item()
+    return loss_sum / total

@@ -1,0 +1,420 @@
+"""``svr warmstart``: teach any policy the form of SVR's turns, on its own answers.
+
+The policy answers each training problem several times under a plain prompt. Its graded answers
+become turns of SVR's form, whose self-checks state half the label and half the problem's pass rate
+(:mod:`svr_lightning.training.documents`), and it is trained on them.
+"""
+
+import math
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import count
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from lightning.pytorch.utilities import rank_zero_info
+
+from svr_lightning.analysis.records import SampleRecord
+from svr_lightning.core.evidence import token_span
+from svr_lightning.core.metrics import auroc
+from svr_lightning.core.parsing import self_check_start
+from svr_lightning.core.seeds import SeedContext
+from svr_lightning.core.types import AnyCompletion, Decoding, Message, Problem, Turn
+from svr_lightning.engines import lora
+from svr_lightning.engines.base import Request
+from svr_lightning.errors import COUNT, POSITIVE, check_ranges, require
+from svr_lightning.evaluation.config import EvaluationConfig
+from svr_lightning.evaluation.evaluator import Evaluator
+from svr_lightning.files import finite, write_json
+from svr_lightning.recipes.dialogues import Dialogue, PromptRequests, SelfVerifying, ask
+from svr_lightning.recipes.grpo import GRPO
+from svr_lightning.rollout.driver import Driver, Job
+from svr_lightning.tasks import Task, get_task
+from svr_lightning.tasks.grading import label
+from svr_lightning.training.documents import (
+    Encoded,
+    Target,
+    can_be_written,
+    checked_turns,
+    encode,
+)
+from svr_lightning.training.export import export_policy
+from svr_lightning.training.logs import seconds_now
+from svr_lightning.training.supervised import train
+
+SENTENCES = {
+    "gsm8k": "Please reason step by step, and end with a line '#### N', where N is the answer as a "
+    "number.",
+    "math": r"Please reason step by step, and put your final answer within \boxed{}.",
+}
+"""What a plain prompt adds to the question. Other tasks: their form of an answer."""
+FEWEST = 8
+"""Right and wrong answers that there have to be: with fewer there is nothing to tell apart."""
+CHECK_TOKENS = 64
+"""Longest self-check that is read greedily."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmStartConfig:
+    """The options of ``svr warmstart``."""
+
+    samples: int = 4
+    """Plain answers to each training problem."""
+    held_out: int = 100
+    """Training problems that are not trained on, and measure what came of it."""
+    prompt: str | None = None
+    """What the plain prompt adds to the question. None asks for the task's form of an answer."""
+    target: Target = "mixed"
+    """What self-checks state: ``mixed`` is half the label and half the problem's pass rate, in
+    steps of 0.05; ``random`` is drawn, so that they say nothing."""
+    passes: float = 2.0
+    """How often each turn is trained on, on average."""
+    batch: int = 8
+    """Turns per optimizer step."""
+    rate: float = 2e-5
+    """Peak learning rate."""
+    train_layers: float = 0.5
+    """Share of the layers, from the top, that train; embeddings and output layer train only at 1.
+    With ``model.policy.lora`` the adapters train instead."""
+    check_weight: float = 16.0
+    """Weight of the tokens of a self-check in the loss; all others weigh 1."""
+
+    def __post_init__(self) -> None:
+        counts = dict.fromkeys(("samples", "held_out", "batch"), COUNT)
+        positive = dict.fromkeys(("passes", "rate", "check_weight"), POSITIVE)
+        check_ranges("start.", self, train_layers="(0, 1]", **counts, **positive)
+
+
+@dataclass(frozen=True)
+class Plain(Dialogue):
+    """The question and a sentence, as a user would ask; no system message, no self-check."""
+
+    sentence: str
+
+    def first(self, problem: Problem) -> list[Message]:
+        """One message."""
+        return [{"role": "user", "content": f"{problem.question} {self.sentence}".strip()}]
+
+    def later(self, problem: Problem, turns: Sequence[Turn]) -> list[Message]:
+        """The same."""
+        return self.first(problem)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainAnswers(GRPO):
+    """Independent answers under a plain prompt."""
+
+    sentence: str = ""
+
+    @property
+    def dialogue(self) -> Dialogue:
+        """The plain prompt."""
+        return Plain(self.sentence)
+
+
+class WarmStart:
+    """One warm start, from problems to a policy folder; :meth:`run` is all of it.
+
+    Started again after an interruption it goes on: finished problems are not sampled again, and
+    training continues from its last checkpoint.
+
+    Args:
+        module: an :class:`~svr_lightning.training.module.SVRModule`, attached to a trainer, whose
+            policy and engine are ready.
+        problems: of one data set.
+        start: the options.
+        root: the run's folder, which gets ``policy/`` and ``warmstart.json``.
+
+    Raises:
+        ConfigError: if turns of this recipe or this task cannot be made.
+    """
+
+    def __init__(
+        self, module: Any, problems: Sequence[Problem], start: WarmStartConfig, root: Path
+    ) -> None:
+        self.module = module
+        self.start = start
+        self.root = root
+        self.task = get_task(problems[0].task)
+        _check(module.recipe.dialogue, self.task, len(problems), start)
+        self.training, self.held_out = split(problems, start.held_out, module.seed)
+        self.facts: dict[str, Any] = {"options": asdict(start), "problems": len(self.training)}
+        self._began = seconds_now()
+
+    def run(self) -> None:
+        """Sample, train, measure and export, and say so.
+
+        Raises:
+            ConfigError: if there are too few right or wrong answers.
+        """
+        evaluator = _plain_evaluator(self.module, self.task, self.start, self.root)
+        encoded = self._turns(evaluator.solve(self.training, "plain"))
+        checkpoint = self.root / "warmstart.ckpt"
+        self._train(encoded, checkpoint)
+        measured = measure(self.module, self.held_out)
+        self.facts |= {"held_out": measured, "minutes_measuring": self._minutes()}
+        shown = {k: "undefined" if v is None else f"{v:.3f}" for k, v in measured.items()}
+        rank_zero_info(_MEASURED.format(n=len(self.held_out), **shown))
+        rank_zero_info(f"policy: {export_policy(self.module, self.root)}")
+        write_json(self.root / "warmstart.json", self.facts)
+        evaluator.finish(self.module.quoted_config())
+        checkpoint.unlink(missing_ok=True)
+
+    def _turns(self, records: Sequence[SampleRecord]) -> list[Encoded]:
+        """The turns to train on, from the plain answers."""
+        answers = [turn for record in records for turn in record.turns]
+        facts = {
+            "answers": len(answers),
+            "solved": fmean([float(turn.correct or 0) for turn in answers] or [0.0]),
+            "cut_off": fmean([float(turn.truncated) for turn in answers] or [0.0]),
+            "minutes_sampling": self._minutes(),
+        }
+        rank_zero_info(_SAMPLED.format(problems=len(records), **facts))
+        self.facts |= facts
+        return encoded_turns(self.module, records, self.start)
+
+    def _train(self, encoded: Sequence[Encoded], checkpoint: Path) -> None:
+        module, start = self.module, self.start
+        steps = math.ceil(start.passes * len(encoded) / start.batch)
+        length = fmean(len(turn.ids) for turn in encoded)
+        rank_zero_info(f"{len(encoded)} turns of {length:.0f} tokens, prompts included")
+        freeze_lower_layers(module.policy, start.train_layers)
+        losses = train(
+            module.policy,
+            shuffled(encoded, module.seed),
+            steps=steps,
+            rate=start.rate,
+            batch=start.batch,
+            micro_batch=module.micro_batch_size,
+            checkpoint=checkpoint,
+            report=rank_zero_info,
+        )
+        self.facts |= {
+            "turns": len(encoded),
+            "steps": steps,
+            "loss": losses[-1],
+            "minutes_training": self._minutes(),
+        }
+
+    def _minutes(self) -> float:
+        """Since the last call."""
+        began = self._began
+        self._began = seconds_now()
+        return round((self._began - began) / 60, 1)
+
+
+_SAMPLED = """{answers} plain answers to {problems} problems in {minutes_sampling} minutes:
+  right                                  {solved:.3f}
+  cut off                                {cut_off:.3f}"""
+_MEASURED = """{n} held-out problems, one sampled turn each:
+  right                                  {right}
+  form kept                              {form}
+  AUROC of the stated confidence         {auroc_confidence}  (self-check decoded greedily)
+  AUROC of the log-probability, mean     {auroc_logprob_mean}  (of the solution's tokens)
+  AUROC of the log-probability, sum      {auroc_logprob_sum}"""
+
+
+def _check(dialogue: Dialogue, task: Task, count: int, start: WarmStartConfig) -> None:
+    require(
+        isinstance(dialogue, SelfVerifying),
+        "model.recipe: its prompts ask for no self-check, so there is none to teach; leave it out, "
+        "or name SVR",
+    )
+    require(
+        can_be_written(task),
+        f"task {task.name}: its prompts ask for {task.style.request!r}, without a YOUR_ANSWER in "
+        "whose place a plain answer could be written; give its style one",
+    )
+    require(
+        start.held_out < count,
+        f"start.held_out={start.held_out} of {count} problems leaves none to train on; lower it",
+    )
+
+
+def split(
+    problems: Sequence[Problem], held_out: int, seed: int
+) -> tuple[list[Problem], list[Problem]]:
+    """Problems to train on and problems held out; no cluster is in both."""
+    rng = SeedContext(run_seed=seed).generator("", "held out")
+    drawn = rng.sample(problems, held_out)
+    ids = {problem.id for problem in drawn}
+    clusters = {problem.cluster for problem in drawn} - {None}
+    rest = [one for one in problems if one.id not in ids and one.cluster not in clusters]
+    require(bool(rest), "start.held_out: every problem shares a cluster with one that is held out")
+    return rest, drawn
+
+
+def _plain_evaluator(module: Any, task: Task, start: WarmStartConfig, root: Path) -> Evaluator:
+    """Samples the plain answers: each problem's are independent turns of one record."""
+    sentence = start.prompt
+    if sentence is None:
+        form = f"Please reason step by step, and end with {task.style.request}."
+        sentence = SENTENCES.get(task.name, form)
+    drawn: Decoding = module.sampling
+    config = EvaluationConfig(
+        max_turns=start.samples,
+        adaptive=False,
+        fresh_turns=True,
+        max_completion_tokens=drawn.max_completion_tokens,
+        temperature=drawn.temperature,
+        top_p=drawn.top_p,
+        top_k=drawn.top_k,
+    )
+    return Evaluator(
+        module.engine,
+        config,
+        recipe=PlainAnswers(sentence=sentence),
+        renderer=module.renderer,
+        folder=root / "eval" / "plain",
+        seed=module.seed,
+        fingerprint=f"{module.record_fingerprint('train', config)} {start.held_out} {sentence}",
+        sampling=module.serving.sampling,
+    )
+
+
+def encoded_turns(
+    module: Any, records: Sequence[SampleRecord], start: WarmStartConfig
+) -> list[Encoded]:
+    """The turns to train on: those that read back as they were written.
+
+    Raises:
+        ConfigError: if there are too few right or wrong ones.
+    """
+    renderer = module.renderer
+    encoded = []
+    labels = []
+    for record in records:
+        if record.error is not None:
+            continue
+        documents = checked_turns(
+            module.recipe.dialogue,
+            record.problem,
+            record.turns,
+            start.target,
+            SeedContext(run_seed=module.seed).generator(record.id, "warm start"),
+            module.evaluation.max_turns,
+        )
+        for document in documents:
+            turn = encode(renderer, document, start.check_weight)
+            learned = [
+                token for token, weight in zip(turn.ids, turn.weights, strict=True) if weight
+            ]
+            same = renderer.completion_text(learned) == document.completion
+            if same and len(turn.ids) <= renderer.max_model_len:
+                encoded.append(turn)
+                labels.append(document.correct)
+    right = sum(map(bool, labels))
+    wrong = len(labels) - right
+    require(
+        min(right, wrong) >= FEWEST,
+        f"of the plain answers {right} right and {wrong} wrong ones could be written as turns, and "
+        f"a self-check is learned from at least {FEWEST} of each: give more problems, easier or "
+        "harder ones, a larger model.sampling.max_completion_tokens, or a start.prompt that asks "
+        f"for the form of {record.task}'s answers",
+    )
+    return encoded
+
+
+def shuffled(encoded: Sequence[Encoded], seed: int) -> Iterator[Encoded]:
+    """Endless passes, each in an order of its own."""
+    for number in count():
+        rng = SeedContext(run_seed=seed, step=number).generator("", "order")
+        yield from rng.sample(encoded, len(encoded))
+
+
+def freeze_lower_layers(model: Any, share: float) -> None:
+    """Leave only this share of the layers trainable, from the top; 1 and adapters change nothing.
+
+    Raises:
+        ConfigError: if the model's layers cannot be found.
+    """
+    if share == 1 or lora.is_adapted(model):
+        return
+    layers = getattr(model.get_decoder(), "layers", None)
+    require(
+        layers is not None,
+        f"start.train_layers={share}: a {type(model).__name__} has no list of layers; set 1",
+    )
+    model.requires_grad_(False)
+    for layer in layers[len(layers) - math.ceil(share * len(layers)) :]:
+        layer.requires_grad_(True)
+
+
+# --- what came of it ----------------------------------------------------------------------------
+
+
+def measure(module: Any, problems: Sequence[Problem]) -> dict[str, float | None]:
+    """One sampled first turn on each problem, whose self-check is then decoded greedily.
+
+    A turn that was cut off states nothing. The log-probabilities are of the solution's tokens.
+    """
+    module.serving.weights_replaced()
+    driver = Driver(module.engine, module.renderer, run_seed=module.seed, step=1)
+    dialogue = module.recipe.dialogue
+    jobs = [Job(one, 0, _first_turn(dialogue, one), module.sampling) for one in problems]
+    with module.serving.sampling(1):
+        turns: list[Turn] = [turn for _, turn in sorted(driver.stream(jobs), key=lambda e: e[0])]
+        solved = [
+            _solution_tokens(module.renderer, problem, turn)
+            for problem, turn in zip(problems, turns, strict=True)
+        ]
+        texts = _with_greedy_checks(module, turns, solved)
+    right, form, stated, means, sums = [], [], [], [], []
+    for problem, turn, length, text in zip(problems, turns, solved, texts, strict=True):
+        task = get_task(problem.task)
+        logprobs = turn.sampled.logprobs[:length] or (0.0,)
+        right.append(label(task, turn.completion.text, problem).correct)
+        form.append(dialogue.formats(task, turn.completion.text) == (1.0, 1.0))
+        stated.append(dialogue.read(text[task.read(text).check :]).confidence)
+        means.append(fmean(logprobs))
+        sums.append(math.fsum(logprobs))
+    labels = np.array(right)
+    return {
+        "right": fmean(right),
+        "form": fmean(form),
+        "auroc_confidence": finite(auroc(np.array(stated), labels)),
+        "auroc_logprob_mean": finite(auroc(np.array(means), labels)),
+        "auroc_logprob_sum": finite(auroc(np.array(sums), labels)),
+    }
+
+
+def _first_turn(
+    dialogue: Dialogue, problem: Problem
+) -> Generator[PromptRequests, Sequence[AnyCompletion], Turn]:
+    (turn,) = yield from ask(dialogue, problem, [()])
+    return turn
+
+
+def _solution_tokens(renderer: Any, problem: Problem, turn: Turn) -> int:
+    """How many of a turn's tokens come before its self-check, or before its end."""
+    completion = turn.sampled
+    ids, text = completion.token_ids, completion.text
+    begins = self_check_start(text, get_task(problem.task).read(text).check)
+    if begins == len(text):
+        return len(ids) if completion.truncated else len(ids) - 1
+    span = begins, begins + 1
+    return token_span(span, len(ids), lambda k: len(renderer.completion_text(ids[:k])))[0]
+
+
+def _with_greedy_checks(module: Any, turns: Sequence[Turn], solved: Sequence[int]) -> list[str]:
+    """The text of each turn, what follows its solution decoded greedily."""
+    engine, renderer = module.engine, module.renderer
+    texts = [turn.completion.text for turn in turns]
+    waiting = {}
+    for number, (turn, length) in enumerate(zip(turns, solved, strict=True)):
+        ids = turn.sampled.token_ids[:length]
+        prompt = (*turn.sampled.prompt_ids, *ids)
+        room = min(CHECK_TOKENS, renderer.max_model_len - len(prompt))
+        if turn.completion.truncated or room < 1:
+            continue
+        waiting[number] = ids
+        greedy = Decoding(temperature=0.0, max_completion_tokens=room)
+        engine.submit(Request(id=number, prompt_ids=prompt, sampling=greedy))
+    while waiting:
+        for output in engine.step():
+            texts[output.id] = renderer.completion_text(
+                (*waiting.pop(output.id), *output.token_ids)
+            )
+    return texts
