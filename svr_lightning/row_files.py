@@ -1,40 +1,112 @@
-"""Rows of local files: JSON, JSON lines, CSV and Parquet.
+"""Rows of local files: JSON, JSON lines, delimited text and Parquet, compressed or not.
 
 JSON is not read by a library of tables, which names no line of a faulty file and wants all values
-of a column to be of one type.
+of a column to be of one type. Tested in tests/integration/test_row_files.py.
 """
 
+import bz2
 import csv
+import gzip
+import io
 import json
+import lzma
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+import numpy as np
 
 from svr_lightning.errors import one_line
 from svr_lightning.files import LFS_POINTER, is_lfs_pointer
 
 SUFFIXES = (".json", ".jsonl", ".parquet", ".csv")
 _LONGEST_CELL = 2**31 - 1
+_COMPRESSED: dict[bytes, Callable[..., Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ": lzma.open,
+}
+"""First bytes of compressed files, and what reads them."""
+_FOREIGN = {
+    b"PK\x03\x04": "a zip archive",
+    b"\xd0\xcf\x11\xe0": "an Excel workbook",
+    b"ARROW1": "an Arrow file",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd",
+    b"SQLite": "a database",
+    b"\x80": "a pickle or another binary file",
+    b"%PDF": "a PDF",
+}
+"""First bytes of files that are not read, and what they are."""
+_ZIPPED = {
+    ".xlsx": "an Excel workbook",
+    ".ods": "a spreadsheet",
+    ".eval": "a log of Inspect",
+    ".npz": "an archive of NumPy",
+}
+_LINES = (".jsonl", ".ndjson")
+_TEXT = (".csv", ".tsv", ".tab", ".txt")
+_DELIMITERS = ",;\t|"
+_NARROW = {"halffloat": np.float16, "float": np.float32}
 
 
 def file_rows(path: Path) -> Iterator[tuple[str, Any]]:
-    """The rows of a file, each with its place: ``:LINE`` from 1, or `` row NUMBER`` from 0.
+    """The rows of a file, each with its place.
 
-    A file of another name than :data:`SUFFIXES` has lines of JSON. Cells of CSV are text. Of a row
-    that cannot be read the value is the ValueError that says why.
+    A place is ``:LINE`` from 1, ``:FIRST-LAST`` if line breaks stand within quotes, or `` row
+    NUMBER`` from 0. Parquet and compression are known by a file's first bytes, other formats by its
+    name, and without such a name JSON lines by their first brace.
+
+    Cells of delimited text are text. Numbers of a narrow type are read as their shortest decimals:
+    0.9 is 0.9, and not 0.8999999762, the closest to it in single precision. Of a row that cannot be
+    read the value is the ValueError that says why.
 
     Raises:
         ValueError: if the file cannot be read.
     """
     if is_lfs_pointer(path):
         raise ValueError(LFS_POINTER.format(file=path.name))
-    read = {".json": _json_list, ".csv": _csv, ".parquet": _parquet}
     try:
-        yield from read.get(path.suffix.lower(), _json_lines)(path)
-    except (OSError, ValueError, csv.Error) as error:
+        yield from _rows(path)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"cannot read {path.name}: {error}; save it as UTF-8") from error
+    except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
         reason = one_line(getattr(error, "strerror", None) or error)
         raise ValueError(f"cannot read {path.name}: {reason}") from error
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Any]]:
+    with path.open("rb") as file:
+        start = file.read(16)
+    opener: Callable[..., Any] = open
+    suffixes = ["", *(suffix.lower() for suffix in path.suffixes)]
+    for magic, decompressed in _COMPRESSED.items():
+        if start.startswith(magic):
+            opener = decompressed
+            suffixes = suffixes[:-1] or [""]
+    suffix = suffixes[-1]
+    with opener(path, "rb") as stream:
+        start = stream.read(16)
+        stream.seek(0)
+        for magic, kind in _FOREIGN.items():
+            if start.startswith(magic):
+                kind = _ZIPPED.get(suffix, kind)
+                raise ValueError(f"it is {kind}; save its table as .csv, .jsonl or .parquet")
+        if start.startswith(b"PAR1"):
+            yield from _parquet(stream)
+        elif suffix == ".parquet":
+            raise ValueError("it does not begin as a Parquet file does; write it again")
+        elif suffix == ".json":
+            yield from _json_list(stream)
+        elif suffix in _LINES or (suffix not in _TEXT and _is_json(start)):
+            yield from _json_lines(stream)
+        else:
+            yield from _delimited(stream, start)
+
+
+def _is_json(start: bytes) -> bool:
+    return start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"{", b"["))
 
 
 def _parsed(raw: bytes) -> Any:
@@ -45,15 +117,14 @@ def _parsed(raw: bytes) -> Any:
         return ValueError(f"invalid JSON: {one_line(error)}".replace("line 1 ", ""))
 
 
-def _json_lines(file: Path) -> Iterator[tuple[str, Any]]:
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield f":{number}", _parsed(line.rstrip())
+def _json_lines(stream: IO[bytes]) -> Iterator[tuple[str, Any]]:
+    for number, line in enumerate(stream, start=1):
+        if line.strip():
+            yield f":{number}", _parsed(line.rstrip())
 
 
-def _json_list(file: Path) -> Iterator[tuple[str, Any]]:
-    value = _parsed(file.read_bytes())
+def _json_list(stream: IO[bytes]) -> Iterator[tuple[str, Any]]:
+    value = _parsed(stream.read())
     if isinstance(value, ValueError):
         raise ValueError(f"{value}. With one object a line it is a .jsonl file")
     if not isinstance(value, list):
@@ -61,18 +132,60 @@ def _json_list(file: Path) -> Iterator[tuple[str, Any]]:
     yield from ((f" row {number}", row) for number, row in enumerate(value))
 
 
-def _csv(file: Path) -> Iterator[tuple[str, Any]]:
+def _delimited(stream: IO[bytes], start: bytes) -> Iterator[tuple[str, Any]]:
+    """Rows below a header. Quotes are read strictly: one that is left open swallows rows."""
     csv.field_size_limit(_LONGEST_CELL)
-    more = ValueError("it has more cells than the header; quote cells with a comma")
-    with file.open(newline="", encoding="utf-8-sig") as stream:
-        rows = csv.DictReader(stream)
-        if twice := [name for name, n in Counter(rows.fieldnames or ()).items() if name and n > 1]:
+    encoding = "utf-16" if start.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
+    text = io.TextIOWrapper(stream, encoding=encoding, newline="")
+    head = text.readline()
+    skipped = 0
+    if declared := re.match(r"sep=(.)\s*$", head):  # Excel's first line
+        delimiter = declared.group(1)
+        skipped = 1
+    else:
+        delimiter = max(_DELIMITERS, key=lambda mark: len(_cells(head, mark)))
+        text.seek(0)
+    rows = csv.reader(text, delimiter=delimiter, strict=True)
+    last = 0
+    try:
+        header = [name.strip() for name in next(rows, [])]
+        last = rows.line_num + skipped
+        twice = [name for name, count in Counter(header).items() if name and count > 1]
+        if twice:
             raise ValueError(f"its header names {twice[0]!r} twice; rename one of the columns")
-        for row in rows:
-            yield f":{rows.line_num}", more if None in row else row
+        for cells in rows:
+            first = last + 1
+            last = rows.line_num + skipped
+            if not cells:
+                continue
+            place = f":{last}" if first == last else f":{first}-{last}"
+            yield place, _named(header, cells)
+    except csv.Error as error:
+        raise ValueError(f"{error}, after line {last}; close or remove the quote") from error
 
 
-def _parquet(file: Path) -> Iterator[tuple[str, Any]]:
-    from pyarrow.parquet import read_table  # comes with datasets
+def _cells(line: str, delimiter: str) -> list[str]:
+    return next(csv.reader([line], delimiter=delimiter), [])
 
-    yield from ((f" row {number}", row) for number, row in enumerate(read_table(file).to_pylist()))
+
+def _named(header: list[str], cells: list[str]) -> Any:
+    """A row by the names of its columns; cells that are missing at its end are None."""
+    if len(cells) > len(header):
+        return ValueError("it has more cells than the header; quote cells with a delimiter")
+    return dict(zip(header, [*cells, *[None] * (len(header) - len(cells))], strict=True))
+
+
+def _parquet(stream: IO[bytes]) -> Iterator[tuple[str, Any]]:
+    from pyarrow import BufferReader, types  # comes with datasets
+    from pyarrow.parquet import read_table
+
+    table = read_table(BufferReader(stream.read()))
+    columns = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+        values = column.to_pylist()
+        if narrow := _NARROW.get(str(kind)):
+            values = [None if value is None else float(str(narrow(value))) for value in values]
+        columns[name] = values
+    for number, cells in enumerate(zip(*columns.values(), strict=True)):
+        yield f" row {number}", dict(zip(columns, cells, strict=True))

@@ -1,178 +1,352 @@
-"""Another program's log as a table: JSON lines, csv or parquet with a row per turn."""
+"""Another program's log as columns: a row per turn, in any format of ``row_files``.
 
+What a cell means is read where it is unambiguous. Tested in tests/integration/test_other_logs.py.
+"""
+
+import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from functools import lru_cache
+from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, NamedTuple
 
-from msgspec import Meta, Struct, ValidationError, convert
+import numpy as np
 
-from svr_lightning.analysis.records import MAX_COUNT, Count, SampleRecord, TurnRecord
-from svr_lightning.analysis.results import Evaluation, read_evaluation
-from svr_lightning.analysis.table import TurnTable, turn_tables
+from svr_lightning.analysis.records import MAX_COUNT
+from svr_lightning.analysis.results import Evaluation, read_evaluation, read_samples_file
+from svr_lightning.analysis.table import TurnTable, cluster_codes
+from svr_lightning.core.metrics import VERDICT_CODES
 from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import Verdict
-from svr_lightning.errors import ConfigError, faults_of, field_error, one_line, require
+from svr_lightning.core.types import StopSignals, Verdict
+from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.row_files import file_rows
 
-_ROUNDING = 1e-9  # by which another program's confidence may leave [0, 1]
-_NOTHING = ("", "nan", "na", "<na>", "none", "null")  # how tables write an empty cell
+EXAMPLE = "embedded:log"
+"""The log that ships with the package: 189 problems with three turns each."""
+LOG_COLUMNS = ("id", "confidence", "correct", "turn", "tokens", "cluster", "question", "dataset")
+_REQUIRED = LOG_COLUMNS[:3]
+_ROUNDING = 1e-9
+"""By which another program's confidence may leave [0, 1]."""
+_NUMBER = re.compile(
+    r"([+-]?(?:[0-9]+(?:[.,][0-9]*)?|[.,][0-9]+)(?:e[+-]?[0-9]{1,3})?)\s*(%?)", re.I
+)
+_THOUSANDS = re.compile(r"[0-9]{1,3}([.,][0-9]{3})+")
+_TRUTH = {"1": "0", "true": "false", "t": "f", "yes": "no", "y": "n", "on": "off"} | {
+    "c": "i",
+    "correct": "incorrect",
+    "right": "wrong",
+    "pass": "fail",
+    "passed": "failed",
+}
+"""Words for right answers, and for wrong ones."""
 
 
-class _Row(Struct):
-    """The columns that are read."""
-
+class _Row(NamedTuple):
     id: str
     confidence: float
     correct: bool
-    turn: Annotated[int, Meta(ge=0, le=MAX_COUNT)] | None = None
-    tokens: Count = 0
-    cluster: str | None = None
+    turn: int | None
+    tokens: int
+    cluster: str | None
+    question: str | None
+    dataset: str | None
 
 
-LOG_COLUMNS = _Row.__struct_fields__
+def read_recording(path: Path, columns: Sequence[str] = ()) -> Evaluation:
+    """Read the folder of an evaluation, or a file: its samples, or the log of another program.
 
+    A log has one row for each turn. ``id`` names the problem, ``confidence`` is a number in [0, 1]
+    or a percentage, ``correct`` a truth value such as 1, yes, PASS or C. ``turn`` numbers the rows
+    of one problem from 0 or 1; without it, every problem has one row. ``tokens``, ``cluster``,
+    ``question`` and ``dataset`` may be missing. A log has no verdicts, so its rule reads the
+    confidence alone.
 
-def read_recording(path: Path, columns: Sequence[str] | None = None) -> Evaluation:
-    """Read the folder of an evaluation, or the file of a log; see :func:`load_log`.
-
-    A log has no verdicts, so that its rule reads the confidence alone.
+    Args:
+        path: of the folder or file, or :data:`EXAMPLE`.
+        columns: ``NAME=COLUMN`` for names of :data:`LOG_COLUMNS` that the log calls otherwise.
 
     Raises:
         ConfigError: naming the file, and the line or the record, that cannot be used.
     """
+    if str(path) == EXAMPLE:
+        path = Path(str(files("svr_lightning.tiny") / "log.csv"))
     if not path.is_file():
-        require(columns is None, f"{path}: no file; --columns names the columns of a log")
+        require(not columns, f"{path}: no file; --columns names the columns of a log")
+        _check_exists(path)
         return read_evaluation(path)
-    table = load_log(path, columns or ())
-    return Evaluation(
-        samples=path,
-        records=[],
-        tables={path.stem: table},
-        config={},
-        stop=Confident(needs_correct=False),
-        max_turns=table.max_turns,
-    )
-
-
-def load_log(path: Path, columns: Sequence[str] = ()) -> TurnTable:
-    """The turns of a log.
-
-    Args:
-        path: of the log.
-        columns: ``NAME=COLUMN`` for names of :data:`LOG_COLUMNS` that the log calls otherwise. Rows
-            of one problem are its turns, which ``turn`` numbers from 1, or all from 0; ``tokens``
-            and ``cluster`` may be missing, and ``turn`` if every problem has one row.
-
-    Raises:
-        ConfigError: naming the file and the row that cannot be used.
-    """
     names = _column_names(columns)
-    problems: dict[str, list[_Row]] = {}
+    problems: dict[tuple[str, str], list[_Row]] = {}
+    places: list[str] = []
     held: set[str] = set()
     where = f"{path}"
     try:
-        for place, values in file_rows(path):
+        for place, cells in file_rows(path):
             where = f"{path}{place}"
-            row = _row(values, names)
-            _add_turn(problems.setdefault(row.id, []), row, names["id"])
-            held.update(values)
+            if isinstance(cells, dict) and {"turns", "returned_turn"} <= cells.keys():
+                return read_samples_file(path)
+            row = _row(cells, names)
+            key = row.dataset or path.stem, row.id
+            _add_turn(problems.setdefault(key, []), row, names["id"])
+            places.append(place)
+            held.update(_places(tuple(cells), tuple(names.items())).keys())
+        where = f"{path}"
+        require(bool(problems), "there are no rows in it")
+        for pair in columns:
+            require(pair.partition("=")[0] in held, f"--columns {pair}: no row has this column")
+        tables = _tables(problems)
     except ValueError as error:
         raise ConfigError(f"{where}: {one_line(error)}") from error
-    require(bool(problems), f"{path}: there are no rows in it")
-    for pair in columns:
-        require(pair.partition("=")[2] in held, f"{path}: --columns {pair}: no row has this column")
-    first = 0 if any(row.turn == 0 for rows in problems.values() for row in rows) else 1
-    with faults_of(f"{path}: "):
-        records = [_record(path.stem, rows, first) for rows in problems.values()]
-    return turn_tables(records)[path.stem]
+    return Evaluation(
+        samples=path,
+        records=[],
+        tables=tables,
+        config={},
+        stop=Confident(needs_correct=False),
+        max_turns=max(table.max_turns for table in tables.values()),
+        questions={key: rows[0].question for key, rows in problems.items()},
+        notes=_line_breaks(path, places),
+    )
+
+
+def _check_exists(path: Path) -> None:
+    """Refuse a name of nothing, and show the name that may have been meant."""
+    folder = path.parent
+    names = [file.name for file in folder.iterdir()] if folder.is_dir() else []
+    meant = difflib.get_close_matches(path.name, names, n=1)
+    cure = "no evaluation; give a folder with a samples.jsonl, or a log"
+    if meant:
+        cure = f"did you mean {folder / meant[0]}?"
+    require(path.exists(), f"{path}: no such file or folder, {cure}")
+
+
+def _line_breaks(path: Path, places: Sequence[str]) -> tuple[str, ...]:
+    """What to say of a text file whose rows have more lines than there are rows."""
+    broken = [place for place in places if "-" in place]
+    if not broken:
+        return ()
+    lines = re.split("[:-]", places[-1])[-1]
+    return (
+        f"{path}: {len(places)} rows of {lines} lines: line breaks stand within quotes, first in "
+        f"{broken[0]}. If no cell should hold one, a quote is left open there, and rows are lost",
+    )
+
+
+# --- columns ------------------------------------------------------------------------------------
 
 
 def _column_names(columns: Sequence[str]) -> dict[str, str]:
-    given: dict[str, str] = {}
+    """The column of each name: the mapped one, else the one of that name."""
+    mapped: dict[str, str] = {}
     for pair in columns:
         name, _, column = pair.partition("=")
         require(
-            name in LOG_COLUMNS and bool(column) and name not in given,
+            name in LOG_COLUMNS and bool(column) and name not in mapped,
             f"--columns {pair}: give NAME=COLUMN with NAME one of {', '.join(LOG_COLUMNS)}, each "
             "once",
         )
-        given[name] = column
-    names = {name: given.get(name, name) for name in LOG_COLUMNS}
-    for name, column in given.items():
+        mapped[name] = column
+    names = dict(mapped)
+    for name in LOG_COLUMNS:
+        if name in _REQUIRED or name not in mapped.values():  # "question" may be mapped to id
+            names.setdefault(name, name)
+    for name, column in mapped.items():
         shared = [other for other in names if other != name and names[other] == column]
         require(not shared, f"--columns {name}={column}: this column is {''.join(shared[:1])}, too")
     return names
 
 
-def _row(values: Any, names: Mapping[str, str]) -> _Row:
-    """A row's values: a csv holds text, and a table made by pandas floats, NaN for nothing."""
-    if isinstance(values, ValueError):
-        raise values
-    if not isinstance(values, dict):
+@lru_cache(maxsize=64)
+def _places(header: tuple[Any, ...], names: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    """The row's column for each name that it has; case and outer spaces matter only between two."""
+    found = {}
+    for name, column in names:
+        like = [own for own in header if str(own).strip().casefold() == column.strip().casefold()]
+        if column in header:
+            found[name] = column
+        elif len(like) == 1:
+            found[name] = like[0]
+    return found
+
+
+# --- cells --------------------------------------------------------------------------------------
+
+
+def _row(cells: Any, names: Mapping[str, str]) -> _Row:
+    """A row's values. Raises ValueError naming the column and what may stand there."""
+    if isinstance(cells, ValueError):
+        raise cells
+    if not isinstance(cells, dict):
         raise ValueError("the row is no object with columns")
-    texts = {name: str(values.get(column, "")).strip() for name, column in names.items()}
-    texts = {k: v for k, v in texts.items() if v.casefold() not in _NOTHING}
-    for name in ("id", "confidence", "correct"):
-        if name not in texts and names[name] in values:
-            raise ValueError(f"{names[name]} is empty; fill it in, or leave the row out")
+    places = _places(tuple(cells), tuple(names.items()))
+    texts = {name: _text(cells[column]) for name, column in places.items()}
+    for name in _REQUIRED:
         if name not in texts:
-            has = one_line(", ".join(map(str, values)))
+            has = one_line(", ".join(map(str, cells)))
             raise ValueError(f"no {names[name]}; the row has {has}; see --columns")
-    for name in texts.keys() - {"id", "cluster"}:  # .5 and 2.0 are numbers too
-        texts[name] = re.sub(r"^\.", "0.", texts[name]).removesuffix(".0")
-    try:
-        row = convert(texts, _Row, strict=False)
-        if not -_ROUNDING <= row.confidence <= 1 + _ROUNDING:
-            raise ValidationError("Expected a number in [0, 1] - at `$.confidence`")
-    except ValidationError as error:
-        name, _, reason = field_error(error, "").partition(": ")
-        shown = one_line(repr(values[names[name]]))
-        raise ValueError(f"{names[name]}={shown}: {reason}") from error
-    return row
+        if texts[name] is None:
+            raise ValueError(f"{places[name]} is empty; fill it in, or leave the row out")
+    values: dict[str, Any] = {}
+    for name in LOG_COLUMNS:
+        text = texts.get(name)
+        try:
+            values[name] = text if text is None else _READ.get(name, str)(text)
+        except ValueError as error:
+            shown = one_line(repr(cells[places[name]]))
+            raise ValueError(f"{places[name]}={shown}: {error}") from error
+    values["tokens"] = values["tokens"] or 0
+    return _Row(**values)
+
+
+def _text(cell: Any) -> str | None:
+    """A cell's text; None for nothing: an empty cell, null, or the NaN of pandas.
+
+    A name such as NA or None is a name.
+    """
+    if cell is None or cell != cell:
+        return None
+    return str(cell).strip() or None
+
+
+def _number(text: str) -> Decimal:
+    """A number, maybe with a decimal comma or a percent sign."""
+    match = _NUMBER.fullmatch(text) if len(text) < 100 else None
+    if match is None:
+        raise ValueError("this is no number")
+    digits, percent = match.groups()
+    number = Decimal(digits.replace(",", "."))
+    return number / 100 if percent else number
+
+
+def _confidence(text: str) -> float:
+    value = float(_number(text))
+    if not -_ROUNDING <= value <= 1 + _ROUNDING:
+        raise ValueError("give a number in [0, 1], or a percentage such as 85%")
+    return min(max(value, 0.0), 1.0)
+
+
+def _count(text: str) -> int:
+    if _THOUSANDS.fullmatch(text):
+        raise ValueError("write whole numbers without a mark between their digits")
+    number = _number(text)
+    if number % 1 or not 0 <= number <= MAX_COUNT:
+        raise ValueError(f"give a whole number from 0 to {MAX_COUNT}, or an empty cell")
+    return int(number)
+
+
+def _truth(text: str) -> bool:
+    word = re.sub(r"\.0+$", "", text.casefold())
+    if word in _TRUTH or word in _TRUTH.values():
+        return word in _TRUTH
+    raise ValueError("give 1 or 0, true or false, yes or no, pass or fail, C or I, on or off")
+
+
+_READ: Mapping[str, Callable[[str], Any]] = {
+    "confidence": _confidence,
+    "correct": _truth,
+    "turn": _count,
+    "tokens": _count,
+}
+
+
+# --- tables -------------------------------------------------------------------------------------
 
 
 def _add_turn(turns: list[_Row], row: _Row, column: str) -> None:
-    """Add a row to its problem's, whose ``column`` holds ids."""
-    known = turns[-1].cluster if turns else None
-    row.cluster = row.cluster or known
-    if known not in (None, row.cluster):
-        clusters = f"{known!r} and {row.cluster!r}"
-        raise ValueError(f"problem {row.id!r} has the clusters {clusters}; a problem has one")
-    if turns and row.turn is None:
-        raise ValueError(
-            f"{column} {row.id!r} is there twice; if its rows are turns, name their column with "
-            "--columns turn=COLUMN, else give each problem an id of its own"
-        )
+    """Add a row to its problem's, whose ``column`` holds ids. A cluster may be named once for all.
+
+    Raises:
+        ValueError: if the rows of one problem cannot be its turns.
+    """
+    if turns:
+        earlier = turns[-1].cluster
+        cluster = row.cluster or earlier
+        if earlier not in (None, cluster):
+            clusters = f"{earlier!r} and {cluster!r}"
+            raise ValueError(f"problem {row.id!r} has the clusters {clusters}; a problem has one")
+        if row.turn is None:
+            raise ValueError(
+                f"{column} {row.id!r} is there twice; if its rows are turns, name their column "
+                "with --columns turn=COLUMN, else give each problem an id of its own"
+            )
+        row = row._replace(cluster=cluster)
     turns.append(row)
 
 
-def _record(dataset: str, rows: Sequence[_Row], first: int) -> SampleRecord:
-    """A problem, whose turns are numbered from ``first``."""
-    turns = [
-        TurnRecord(
-            turn=1 if row.turn is None else row.turn + 1 - first,
-            text="",
-            answer=None,
-            answer_group=0,
-            correct=row.correct,
-            truncated=False,
-            finish_reason="stop",
-            prompt_tokens=0,
-            completion_tokens=row.tokens,
-            verdict=Verdict.CORRECT,  # so that the confidence alone decides
-            confidence=min(max(row.confidence, 0.0), 1.0),
+def _tables(problems: Mapping[tuple[str, str], list[_Row]]) -> dict[str, TurnTable]:
+    """A table for each data set. Raises ValueError for turns that are not numbered throughout."""
+    confidences = _as_written([row.confidence for rows in problems.values() for row in rows])
+    zero_based = any(row.turn == 0 for rows in problems.values() for row in rows)
+    datasets: dict[str, list[list[_Row]]] = {}
+    for (dataset, name), rows in problems.items():
+        turns = [row._replace(confidence=next(confidences)) for row in rows]
+        turns.sort(key=lambda row: row.turn or 0)
+        for place, row in enumerate(turns, start=1):
+            number = 1 if row.turn is None else row.turn + zero_based
+            if number != place:
+                raise ValueError(
+                    f"problem {name!r}: its turns must be numbered from 1; found {row.turn}"
+                )
+        datasets.setdefault(dataset, []).append(turns)
+    max_turns = max(map(len, problems.values()))
+    return {dataset: _table(dataset, rows, max_turns) for dataset, rows in datasets.items()}
+
+
+def _as_written(values: Sequence[float]) -> Iterator[float]:
+    """Confidences; those of single precision as their shortest decimals.
+
+    If a program keeps 0.9 in single precision and prints all digits, the log has
+    0.8999999761581421, which no threshold of 0.9 accepts. Multiples of 1/4096 are left alone: they
+    may be shares of votes.
+    """
+    exact = np.array(values)
+    single = exact.astype(np.float32)
+    if (single == exact).all() and (exact * 4096 % 1).any():
+        return (float(str(value)) for value in single)
+    return iter(values)
+
+
+def _table(dataset: str, problems: Sequence[Sequence[_Row]], max_turns: int) -> TurnTable:
+    """The columns of a data set, in which nothing has stopped.
+
+    A turn has the verdict UNSURE, so that the confidence alone decides, and an answer that equals
+    no other.
+    """
+    length = np.array([len(turns) for turns in problems])
+    shape = len(problems), int(length.max())
+    correct = np.zeros(shape, dtype=np.bool_)
+    confidence = np.full(shape, np.nan)
+    tokens = np.zeros(shape, dtype=np.int64)
+    signals = []
+    for index, turns in enumerate(problems):
+        size = len(turns)
+        correct[index, :size] = [row.correct for row in turns]
+        confidence[index, :size] = [row.confidence for row in turns]
+        tokens[index, :size] = [row.tokens for row in turns]
+        signals.append(
+            tuple(
+                StopSignals(Verdict.UNSURE, row.confidence, truncated=False, answer=place)
+                for place, row in enumerate(turns, start=1)
+            )
         )
-        for row in rows
-    ]
-    return SampleRecord(
+    # A problem without a cluster gets a label that equals no other: no string equals a tuple.
+    clusters = [turns[-1].cluster or (turns[-1].id,) for turns in problems]
+    return TurnTable(
         dataset=dataset,
-        id=rows[0].id,
-        task="log",
-        question="",
-        reference="",
-        cluster=rows[-1].cluster,
-        returned_turn=len(turns),
-        stopped_early=False,
-        turns=tuple(sorted(turns, key=lambda turn: turn.turn)),
+        ids=tuple(turns[0].id for turns in problems),
+        cluster=cluster_codes(clusters),
+        length=length,
+        correct=correct,
+        verdict=np.full(shape, VERDICT_CODES[Verdict.UNSURE]),
+        confidence=confidence,
+        signals=tuple(signals),
+        prompt_tokens=np.zeros(shape, dtype=np.int64),
+        completion_tokens=tokens,
+        returned=length,
+        observed=length,
+        stopped_early=np.zeros(len(problems), dtype=np.bool_),
+        accepted=np.zeros(len(problems), dtype=np.bool_),
+        rule=None,
+        max_turns=max_turns,
     )

@@ -69,6 +69,15 @@ class Evaluation:
     a rule outside of this package, which is not imported."""
     max_turns: int
     """T_max: what the configuration says; without it, the longest recorded trajectory."""
+    questions: Mapping[tuple[str, str], str | None]
+    """Each problem's question, as far as it is known, by data set and id."""
+    notes: tuple[str, ...] = ()
+    """What a reader of its numbers should know: one line each."""
+
+    @property
+    def is_log(self) -> bool:
+        """Whether another program recorded it."""
+        return not self.records
 
     @property
     def rule(self) -> StopRule:
@@ -101,10 +110,20 @@ def read_evaluation(folder: Path) -> Evaluation:
     inside = sorted(str(file.parent) for file in folder.glob(f"eval/*/{SAMPLES}"))
     hint = f"give one of {', '.join(inside[:6])}" if inside else f"give a folder with a {SAMPLES}"
     require(samples.is_file(), f"{folder}: no evaluation; {hint}")
+    return read_samples_file(samples)
+
+
+def read_samples_file(samples: Path) -> Evaluation:
+    """The evaluation of a samples file, with the configuration that results beside it quote.
+
+    Raises:
+        ConfigError: naming the file, and the line or the record, that cannot be used.
+    """
     records = read_samples(samples)
     require(bool(records), f"{samples}: there are no samples in it; evaluate something first")
-    config = _quoted_config(folder / RESULTS)
-    with faults_of(f"{folder / RESULTS}: model.evaluation."):
+    results = samples.parent / RESULTS
+    config = _quoted_config(results)
+    with faults_of(f"{results}: model.evaluation."):
         stop = _quoted_rule(config)
     max_turns = setting(config, "protocol", "max_turns")
     if not isinstance(max_turns, int):
@@ -119,6 +138,7 @@ def read_evaluation(folder: Path) -> Evaluation:
         config=config,
         stop=stop,
         max_turns=max_turns,
+        questions={record.key: record.question for record in records},
     )
 
 

@@ -177,7 +177,7 @@ def run(options: argparse.Namespace) -> int:
 def _recording(options: argparse.Namespace) -> tuple[Evaluation, Confident]:
     """The recording and its rule, which has a threshold."""
     require(options.recording is not None, "give the folder of an evaluation: RUN/eval/NAME")
-    recorded = read_recording(options.recording, options.columns)
+    recorded = read_recording(options.recording, options.columns or ())
     rule = recorded.rule
     if not isinstance(rule, Confident):
         raise ConfigError(

@@ -5,13 +5,16 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pyarrow import Table
 from pyarrow.parquet import write_table
 
 from svr_lightning.__main__ import main
-from svr_lightning.analysis.logs import load_log
+from svr_lightning.analysis.logs import read_recording
+from svr_lightning.analysis.table import TurnTable
 from svr_lightning.errors import ConfigError
+from tests.trajectories import adaptive, write_samples
 
 NAMES = ["--columns", "id=question", "confidence=p", "correct=y"]
 PLAIN = {"id": 1, "confidence": 0.5, "correct": 1}
@@ -30,6 +33,12 @@ def written(folder: Path, rows: list[Any]) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "log.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return folder / "log.jsonl"
+
+
+def load_log(path: Path, *columns: str) -> TurnTable:
+    """The one table of a log."""
+    (table,) = read_recording(path, columns).tables.values()
+    return table
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -61,15 +70,20 @@ def test_the_log_of_another_program_is_certified(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({**PLAIN, "confidence": 85}, "log.jsonl:1: confidence=85: Expected a number in [0,"),
-        ({**PLAIN, "confidence": [0.5]}, "confidence=[0.5]: Expected `float`"),
-        ({**PLAIN, "correct": "yes"}, "correct='yes': Expected `bool`"),
+        ({**PLAIN, "confidence": 85}, "log.jsonl:1: confidence=85: give a number in [0, 1], or"),
+        ({**PLAIN, "confidence": [0.5]}, "confidence=[0.5]: this is no number"),
+        ({**PLAIN, "confidence": -0.1}, "confidence=-0.1: give a number in [0, 1]"),
+        ({**PLAIN, "confidence": "120%"}, "confidence='120%': give a number in [0, 1], or a"),
+        ({**PLAIN, "correct": "maybe"}, "correct='maybe': give 1 or 0, true or false, yes or no"),
+        ({**PLAIN, "correct": 0.5}, "correct=0.5: give 1 or 0"),
         ({"id": 1, "confidence": 0.5}, "log.jsonl:1: no correct; the row has id, confidence"),
         ({**PLAIN, "id": ""}, ":1: id is empty; fill it in"),
         ({**PLAIN, "confidence": math.nan}, ":1: confidence is empty"),
         ({**PLAIN, "turn": 2}, "numbered from 1; found 2"),
-        ({**PLAIN, "turn": -1}, "turn=-1: Expected `int` >="),
-        ({**PLAIN, "tokens": 1.5}, "tokens=1.5: Expected `int`"),
+        ({**PLAIN, "turn": -1}, "turn=-1: give a whole number from 0"),
+        ({**PLAIN, "tokens": 1.5}, "tokens=1.5: give a whole number from 0"),
+        ({**PLAIN, "tokens": "1,234"}, "tokens='1,234': write whole numbers without a mark"),
+        ({**PLAIN, "tokens": "NA"}, "tokens='NA': this is no number"),
         ([1], "log.jsonl:1: the row is no object"),
     ],
 )
@@ -93,9 +107,9 @@ def test_options_that_do_not_fit_a_log_are_named(tmp_path, capsys):
 
 @pytest.mark.parametrize("yes", [True, 1, 1.0, "True"])
 def test_a_table_made_by_pandas_is_read(tmp_path, yes):
-    """It writes floats, and NaN where there is nothing; others write .5 and NA."""
+    """It writes floats, and NaN where there is nothing; others write .5."""
     row = {**PLAIN, "turn": 1.0, "correct": yes, "tokens": 7.0, "confidence": ".5"}
-    last = {**row, "turn": 2.0, "tokens": math.nan, "cluster": "NA"}
+    last = {**row, "turn": 2.0, "tokens": math.nan, "cluster": math.nan}
     table = load_log(written(tmp_path, [row, last]))
     assert table.length.tolist() == [2]
     assert table.correct.tolist() == [[True, True]]
@@ -151,3 +165,148 @@ def test_a_confidence_that_rounding_puts_above_one_is_one(tmp_path):
     log = tmp_path / "log.csv"
     log.write_text(f"id,confidence,correct,note\na,1.0000000000000002,1,{'x' * 200_000}\n")
     assert load_log(log).confidence.tolist() == [[1.0]]
+
+
+# What cells mean
+
+
+def cell(folder: Path, column: str, value: str) -> TurnTable:
+    """The table of a csv with one row, one of whose cells is given."""
+    row = {"id": "a", "confidence": "0.5", "correct": "1", "tokens": "7", column: value}
+    folder.mkdir(exist_ok=True)
+    quoted = [f'"{text}"' for text in row.values()]
+    (folder / "log.csv").write_text(f"{','.join(row)}\n{','.join(quoted)}\n")
+    return load_log(folder / "log.csv")
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "1 0",
+        "1.0 0.0",
+        "true False",
+        "T f",
+        "yes NO",
+        "Y n",
+        "on off",
+        "C I",
+        "PASS FAIL",
+        "passed failed",
+        "correct Incorrect",
+        "right wrong",
+    ],
+)
+def test_words_for_right_and_wrong_are_read(tmp_path, pair):
+    yes, no = pair.split()
+    assert cell(tmp_path, "correct", yes).correct.tolist() == [[True]]
+    assert cell(tmp_path, "correct", no).correct.tolist() == [[False]]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("67%", 0.67),
+        ("66.7 %", 0.667),
+        ("0,95", 0.95),
+        (",5", 0.5),
+        ("1e-3", 0.001),
+        ("1.", 1.0),
+        ("100%", 1.0),
+        ("66,7%", 0.667),
+        ("+.25", 0.25),
+    ],
+)
+def test_percentages_and_decimal_commas_are_numbers(tmp_path, text, value):
+    assert cell(tmp_path, "confidence", text).confidence.tolist() == [[value]]
+
+
+def test_a_log_of_a_spreadsheet_in_another_language_is_read(tmp_path):
+    log = tmp_path / "log.csv"
+    log.write_text("ID ; Confidence; CORRECT;Tokens\na;0,95;ja\n")
+    with pytest.raises(ConfigError, match=r"log.csv:2: CORRECT='ja': give 1 or 0"):
+        load_log(log)
+    log.write_text("ID ; Confidence; CORRECT;Tokens\na;0,95;1;66,0\nb;95%;0;66\n")
+    table = load_log(log)
+    assert table.ids == ("a", "b")
+    assert table.confidence.tolist() == [[0.95], [0.95]]
+    assert table.completion_tokens.tolist() == [[66], [66]]
+
+
+def test_a_mapped_column_is_read_even_if_another_has_the_name(tmp_path):
+    row = {"id": 1, "question": "one", "confidence": 0.1, "p": 0.9, "correct": 1, "Correct": 0}
+    log = written(tmp_path, [row])
+    assert load_log(log).confidence.tolist() == [[0.1]]
+    assert load_log(log, "confidence=p").confidence.tolist() == [[0.9]]
+    assert load_log(log, "correct=Correct").correct.tolist() == [[False]]
+    assert load_log(log, "id=question").ids == ("one",)
+
+
+def test_two_columns_that_differ_in_case_alone_are_not_confused(tmp_path):
+    log = written(tmp_path, [{"ID": 1, "Id": 2, "confidence": 0.1, "correct": 1}])
+    with pytest.raises(ConfigError, match="no id; the row has ID, Id"):
+        load_log(log)
+
+
+@pytest.mark.parametrize("name", ["NA", "None", "null", "nan", "N/A", "<NA>"])
+def test_a_cluster_or_an_id_may_have_any_name(tmp_path, name):
+    rows = [{**PLAIN, "id": k, "cluster": name} for k in range(3)]
+    assert load_log(written(tmp_path, rows)).cluster.tolist() == [0, 0, 0]
+    assert load_log(written(tmp_path, [{**PLAIN, "id": name}])).ids == (name,)
+
+
+@pytest.mark.parametrize("nothing", [None, math.nan, "", "  "])
+def test_null_nan_and_an_empty_cell_are_no_cluster(tmp_path, nothing):
+    rows = [{**PLAIN, "id": k, "cluster": nothing} for k in range(3)]
+    assert load_log(written(tmp_path, rows)).cluster.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+def test_confidences_of_single_precision_are_the_decimals_that_were_stated(tmp_path, suffix):
+    stated = [0.9, 0.85, 0.123, 1.0, 0.5]
+    values = [float(np.float32(value)) for value in stated]
+    rows = [{**PLAIN, "id": k, "confidence": value} for k, value in enumerate(values)]
+    log = written(tmp_path, rows).with_suffix(f".{suffix}")
+    if suffix == "csv":
+        lines = [f"{row['id']},{row['confidence']!r},1" for row in rows]
+        log.write_text("\n".join(["id,confidence,correct", *lines]))
+    elif suffix == "parquet":
+        write_table(Table.from_pylist(rows), log)
+    assert load_log(log).confidence[:, 0].tolist() == stated
+
+
+@pytest.mark.parametrize("values", [[115 / 128, 3 / 64], [0.8999999761581421, 0.9], [1.0, 0.0]])
+def test_confidences_that_only_look_like_single_precision_stay(tmp_path, values):
+    rows = [{**PLAIN, "id": k, "confidence": value} for k, value in enumerate(values)]
+    assert load_log(written(tmp_path, rows)).confidence[:, 0].tolist() == values
+
+
+def test_rows_that_a_quote_may_have_swallowed_are_counted(tmp_path):
+    log = tmp_path / "log.csv"
+    log.write_text("id,confidence,correct,note\n" + '1,0.9,1,"\n2,0.4,0,"\n' + "3,0.5,1,x\n")
+    (note,) = read_recording(log).notes
+    assert "log.csv: 2 rows of 4 lines: line breaks stand within quotes, first in :2-3" in note
+    log.write_text("id,confidence,correct,note\n1,0.9,1,x\n")
+    assert read_recording(log).notes == ()
+
+
+def test_the_packages_own_samples_are_no_log(tmp_path):
+    write_samples(tmp_path / "eval", adaptive())
+    samples = tmp_path / "eval" / "samples.jsonl"
+    by_folder, by_file = read_recording(samples.parent), read_recording(samples)
+    assert by_file.records == by_folder.records
+    assert not by_file.is_log
+    copied = samples.rename(tmp_path / "copied.jsonl")
+    assert read_recording(copied).records == by_folder.records
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("lgo.jsonl", "lgo.jsonl: no such file or folder, did you mean "),
+        ("nowhere/log.jsonl", "no such file or folder, no evaluation; give a folder with"),
+        ("", "no evaluation; give a folder with a samples.jsonl"),
+    ],
+)
+def test_a_name_of_nothing_is_said_to_be_one(tmp_path, capsys, given, said):
+    written(tmp_path, log_rows(3))
+    assert said in refusal(capsys, tmp_path / given, "--max-pse", 0.1)

@@ -225,7 +225,7 @@ def test_a_reference_that_its_own_grader_calls_wrong_is_refused_with_its_row(tmp
 def test_rows_that_all_lack_a_field_are_told_how_to_name_their_columns(tmp_path):
     for name, text in (
         ("rows.jsonl", '{"prompt": "1+1?", "gold": "#### 2"}\n' * 9),
-        ("rows.csv", "question;answer\n1+1?;2\n"),
+        ("rows.csv", "prompt,gold\n1+1?,2\n"),
     ):
         (tmp_path / name).write_text(text)
         message = error_of(gsm8k(tmp_path / name))
