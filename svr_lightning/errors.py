@@ -1,7 +1,6 @@
 """Faults shown to the user: one line that says what is wrong, where, and how to fix it."""
 
 import difflib
-import math
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -9,36 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-
-class ConfigError(ValueError):
-    """Something from outside is wrong: a configuration, a data set, a checkpoint, a folder."""
-
-
-def require(condition: bool, message: str) -> None:
-    """Raise :class:`ConfigError` with ``message`` unless ``condition`` holds."""
-    if not condition:
-        raise ConfigError(message)
-
-
-COUNT, POSITIVE = "[1, inf]", "(0, inf]"
-"""Two frequent ranges of :func:`check_ranges`."""
-
-
-def check_ranges(place: str, settings: object, **ranges: str) -> None:
-    """Hold settings to ranges, such as ``floor="[0, 1]"`` or ``lr="(0, inf]"``; None is in each.
-
-    Raises:
-        ConfigError: naming a setting that is not in its range, after ``place``.
-    """
-    for name, range_ in ranges.items():
-        value = getattr(settings, name)
-        low, high = map(float, range_[1:-1].split(","))
-        above = value is None or (value >= low if range_[0] == "[" else value > low)
-        below = value is None or (value <= high if range_[-1] == "]" else value < high)
-        wanted = f"lie in {range_}"
-        if high == math.inf:
-            wanted = f"be {'at least' if range_[0] == '[' else 'above'} {low:g}"
-        require(above and below, f"{place}{name}={value} must {wanted}")
+from svr_lightning.core.ranges import ConfigError as ConfigError
+from svr_lightning.core.ranges import require as require
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, convert, field
 
 from svr_lightning.core.stopping import Confident, StopRule, rule_from_config
-from svr_lightning.errors import ConfigError, faults_of, field_error, one_line, require
+from svr_lightning.errors import ConfigError, field_error, one_line, require
 from svr_lightning.files import write_json
 
 OPERATING_POINT = "operating_point.json"
@@ -192,7 +192,6 @@ def write_operating_point(
     path = Path(folder) / OPERATING_POINT
     there = path.parent.is_dir()
     require(there, f"{folder}: no such folder; an operating point belongs to a policy's")
-    with faults_of():
-        Confident(**{**details.get("rule", {}), "threshold": threshold}).check()
+    Confident(**{**details.get("rule", {}), "threshold": threshold})  # refuses
     write_json(path, {_OWN: threshold, **details})
     return path

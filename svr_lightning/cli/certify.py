@@ -189,11 +189,9 @@ def _recording(options: argparse.Namespace) -> tuple[Evaluation, Confident]:
 
 def _rules(recorded: Confident, thresholds: Sequence[float]) -> list[Confident]:
     """The recorded rule with every threshold of the grid."""
-    found = [replace(recorded, threshold=one) for one in sorted(set(thresholds), reverse=True)]
+    descending = sorted(set(thresholds), reverse=True)
     with faults_of("--thresholds: "):
-        for one in found:
-            one.check()
-    return found
+        return [replace(recorded, threshold=threshold) for threshold in descending]
 
 
 def _split(tables: Tables, share: float) -> tuple[dict[str, TurnTable], dict[str, TurnTable]]:

@@ -3,10 +3,12 @@
 import errno
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from traceback import walk_tb
+from typing import Any
 
+from svr_lightning.core.ranges import FieldError
 from svr_lightning.errors import ConfigError, did_you_mean, one_line
 
 _NEEDED = {
@@ -65,6 +67,33 @@ def of_parser(error: BaseException) -> str:
     if "Got value" in reason and kinds:  # the reason names the first of several types
         reason = reason.replace(kinds[0], " or a ".join(kinds))
     return (f"{key.group(1)}: " if key else "") + reason + _place(first)
+
+
+def section_of(error: BaseException, config: Any) -> str:
+    """``SECTION.``, where the configuration has the settings that a class refused; else nothing.
+
+    An object that is made does not know where its settings come from.
+    """
+    refused = [cause for cause in _causes(error) if isinstance(cause, FieldError)]
+    if not refused:
+        return ""
+    plain = {k: v for k, v in refused[-1].settings.items() if isinstance(v, str | float | int)}
+    for place, section in _sections(config, ""):
+        same = (repr(section.get(name, value)) == repr(value) for name, value in plain.items())
+        if refused[-1].name in section and all(same):
+            return f"{place}."
+    return ""
+
+
+def _sections(config: Any, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every part of a configuration that has keys, with its own key."""
+    if isinstance(config, list):
+        for index, element in enumerate(config):
+            yield from _sections(element, f"{place}[{index}]")
+    elif hasattr(config, "__dict__"):
+        yield place, vars(config)
+        for name, part in vars(config).items():
+            yield from _sections(part, f"{place}.{name}".strip("."))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -20,8 +20,8 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from svr_lightning import recipes
 from svr_lightning.analysis.results import RESULTS, SAMPLES
-from svr_lightning.cli.messages import explain, of_parser
-from svr_lightning.errors import ConfigError, check_ranges, did_you_mean, program, require
+from svr_lightning.cli.messages import explain, of_parser, section_of
+from svr_lightning.errors import ConfigError, did_you_mean, program, require
 from svr_lightning.evaluation.printing import print_results
 from svr_lightning.files import to_json
 from svr_lightning.training.data import SVRDataModule
@@ -142,7 +142,8 @@ class SVRCommandLine(LightningCLI):
             super().parse_arguments(parser, args)
         except ArgumentError as error:
             raise ConfigError(_refusal(error, self._parser(self._command))) from error
-        check_ranges("", self.config[self._command], seed_everything=f"[0, {2**32 - 1}]")
+        seed = self.config[self._command].seed_everything
+        require(0 <= seed < 2**32, f"seed_everything={seed} must lie in [0, {2**32 - 1}]")
 
     def before_instantiate_classes(self) -> None:
         """Leave out what a command does not need.
@@ -188,7 +189,8 @@ class SVRCommandLine(LightningCLI):
         try:
             super().instantiate_classes()
         except (ValueError, TypeError) as error:
-            raise ConfigError(of_parser(error)) from error
+            section = section_of(error, self.config[self.subcommand])
+            raise ConfigError(section + of_parser(error)) from error
         config = self.config[self.subcommand].as_dict()
         config.pop("config", None)
         self.model.run_config = json.loads(to_json(config))

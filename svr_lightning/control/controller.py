@@ -23,6 +23,7 @@ from svr_lightning.clients.chat_answers import (
 )
 from svr_lightning.core.evidence import scores_of_reply
 from svr_lightning.core.prompts import in_context
+from svr_lightning.core.ranges import Count, Positive, check_fields
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.core.types import (
     AnyCompletion,
@@ -32,7 +33,7 @@ from svr_lightning.core.types import (
     RemoteCompletion,
     Turn,
 )
-from svr_lightning.errors import POSITIVE, check_ranges, faults_of, one_line, require
+from svr_lightning.errors import one_line, require
 from svr_lightning.recipes.dialogues import (
     Dialogue,
     FreshTurns,
@@ -173,19 +174,19 @@ class Controller:
     """Extracts answers, decides which are equal and, with the dialogue, writes the prompts."""
     _: KW_ONLY
     rule: StopRule = field(default_factory=Confident)
-    max_turns: int = 10
+    max_turns: Count = 10
     """T_max, the most turns of a question."""
-    max_completion_tokens: int | None = None
+    max_completion_tokens: Count | None = None
     """Completion limit of a turn; None takes the task's."""
-    max_tokens: int | None = None
+    max_tokens: Count | None = None
     """Completion tokens of all turns together. The turn that reaches it is cut off."""
-    seconds: float | None = None
+    seconds: Positive | None = None
     """For all turns. :meth:`solve` checks it between calls and does not interrupt a client."""
     otherwise: Otherwise = "answer"
     """If the rule accepts no turn: return the turn that the rule prefers, or none."""
     dialogue: Dialogue = field(default_factory=SelfVerifying)
     """The prompts; subclass :class:`~svr_lightning.recipes.dialogues.Dialogue` for your own."""
-    at_once: int = 1
+    at_once: Count = 1
     """Calls that :meth:`solve_async` runs at the same time, of fresh turns alone. Turns are in the
     order of their ends; once one is accepted, the other calls are cancelled."""
     certificate: Certificate | None = None
@@ -193,19 +194,12 @@ class Controller:
     """Computes token scores, which some rules read, from a completion and its answer."""
 
     def __post_init__(self) -> None:
-        positive = ("max_turns", "max_completion_tokens", "max_tokens", "seconds", "at_once")
-        check_ranges("", self, **dict.fromkeys(positive, POSITIVE))
-        require(
-            self.otherwise in ("answer", "give_up"),
-            f"otherwise={self.otherwise!r} must be 'answer' or 'give_up'",
-        )
+        check_fields(self)
         fresh = isinstance(self.dialogue, FreshTurns)
         require(
             self.at_once == 1 or (fresh and self.max_tokens is None),
             f"at_once={self.at_once} needs the dialogue FreshTurns, and no max_tokens",
         )
-        with faults_of("rule: "):
-            self.rule.check()
         require(
             self.dialogue.applied_rule(self.rule) == self.rule,
             f"rule={self.rule}: {self.dialogue} does not ask for what it reads",

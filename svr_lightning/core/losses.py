@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from svr_lightning.core.ranges import NotNegative, Positive, check_fields
+
 RatioLevel = Literal["token", "sequence"]
 CorrectionLevel = Literal["off", "token", "sequence"]
 CORRECTION_CAP = 2.0
@@ -21,16 +23,19 @@ class LossSpec:
 
     ratio: RatioLevel = "token"
     """``token`` as in GRPO; ``sequence`` for the geometric-mean ratio of GSPO."""
-    clip_eps: float = 0.2
+    clip_eps: Positive = 0.2
     """epsilon: the ratio is clipped to [1 - clip_eps, 1 + clip_eps_high]."""
-    clip_eps_high: float | None = None
+    clip_eps_high: Positive | None = None
     """Upper clip; None means the same as ``clip_eps``."""
-    beta: float = 0.08
+    beta: NotNegative = 0.08
     """KL coefficient."""
     behaviour_correction: CorrectionLevel = "off"
     """Importance sampling: weight the loss by the ratio of the trainer's probability to that at
     sampling, for each ``token``, or as the product over a ``sequence``. Corrects for numerical
     differences between engine and trainer. Weights above :data:`CORRECTION_CAP` are clipped."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 class BehaviourWeights(NamedTuple):

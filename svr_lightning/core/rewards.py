@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
+from svr_lightning.core.ranges import Share, check_fields
 from svr_lightning.core.types import ScoredTurn, Verdict
 
 
@@ -16,7 +17,7 @@ class RewardWeights:
     """lambda_abs: absolute correctness."""
     delta: float = 0.3
     """lambda_Delta: turn-to-turn improvement."""
-    alpha: float = 0.5
+    alpha: Share = 0.5
     """alpha: strength of the completion-length shaping, in [0, 1]."""
     keep: float = 0.3
     """lambda_keep: bonus for preserving a correct answer."""
@@ -36,6 +37,9 @@ class RewardWeights:
     """lambda_ready: confident CORRECT on a correct answer."""
     fmt: float = 0.4
     """lambda_fmt: task-answer and self-check format."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,11 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Generic, Literal, TypeVar, get_args
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 
+from svr_lightning.core.ranges import Count, Range, check_fields, require_field
 from svr_lightning.core.types import Ending, StopSignals, Verdict
 
 DEFAULT_THRESHOLD = 0.85
@@ -41,7 +42,13 @@ class Rule(ABC, Generic[T]):
 
 
 class StopRule(Rule[StopSignals]):
-    """A rule that needs no labels: what inference can use."""
+    """A rule that needs no labels: what inference can use.
+
+    Its fields are held to their ranges when it is made (:mod:`svr_lightning.core.ranges`).
+    """
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def needs_self_check(self) -> bool:
@@ -58,13 +65,6 @@ class StopRule(Rule[StopSignals]):
         """Whether it reads log-probabilities of sampled tokens, which a server may not give."""
         return False
 
-    def check(self) -> None:
-        """Refuse options that are out of range.
-
-        Raises:
-            ValueError: naming one.
-        """
-
     def reason(self, turns: Sequence[StopSignals]) -> str:
         """Why the last of ``turns`` ended the trajectory, in a few words."""
         return str(self)
@@ -74,14 +74,10 @@ class StopRule(Rule[StopSignals]):
 class FixedTurns(StopRule):
     """Always the same number of turns."""
 
-    turns: int = 1
+    turns: Count = 1
 
     def __str__(self) -> str:
         return f"{self.turns} turn{'s' * (self.turns != 1)}"
-
-    def check(self) -> None:
-        """Refuse fewer turns than one."""
-        _require(self.turns >= 1, f"turns={self.turns} must be at least 1")
 
     def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
         """Whether that many turns have been made."""
@@ -92,16 +88,12 @@ class FixedTurns(StopRule):
 class RepeatedAnswer(StopRule):
     """Stops when an answer has been given ``times`` times. Unreadable answers never count."""
 
-    times: int = 2
+    times: Annotated[int, Range("[2, inf]")] = 2
     in_a_row: bool = True
     """Whether they must be consecutive."""
 
     def __str__(self) -> str:
         return f"an answer given {self.times} times" + " in a row" * self.in_a_row
-
-    def check(self) -> None:
-        """Refuse fewer times than two."""
-        _require(self.times >= 2, f"times={self.times} must be at least 2")
 
     def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
         """Whether the last turn's answer has been given often enough."""
@@ -118,7 +110,7 @@ class Majority(StopRule):
     unreadable answers do not vote. If none can be read, the last turn is returned.
     """
 
-    certainty: float = 1.0
+    certainty: Annotated[float, Range("[0.5, 1]")] = 1.0
     """1: stop when the turns that are left can no longer change the majority of all T_max. Below 1:
     also when the leading answer beats the second with this probability, by the Beta posterior of
     adaptive consistency (arXiv 2305.11860), which takes turns for independent draws."""
@@ -126,10 +118,6 @@ class Majority(StopRule):
     def __str__(self) -> str:
         sure = "settled" if self.certainty == 1 else f"sure at {self.certainty:g}"
         return f"the majority is {sure}"
-
-    def check(self) -> None:
-        """Refuse what is no probability of a lead."""
-        _require(0.5 <= self.certainty <= 1, f"certainty={self.certainty} must lie in [0.5, 1]")
 
     def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
         """Whether the majority is settled, or certain enough."""
@@ -183,18 +171,13 @@ class Posterior(StopRule):
     lead. It takes turns for independent draws: use it with fresh turns.
     """
 
-    threshold: float = DEFAULT_THRESHOLD
+    threshold: Annotated[float, Range("(0, 1)")] = DEFAULT_THRESHOLD
     """The probability that an answer needs."""
-    alternatives: int = 10
+    alternatives: Count = 10
     """Wrong answers that a turn could give: the more, the more agreement counts."""
 
     def __str__(self) -> str:
         return f"probability of an answer >= {self.threshold:g}"
-
-    def check(self) -> None:
-        """Refuse a threshold or a number of alternatives that is out of range."""
-        _require(0 < self.threshold < 1, f"threshold={self.threshold} must lie in (0, 1)")
-        _require(self.alternatives >= 1, f"alternatives={self.alternatives} must be at least 1")
 
     @property
     def reads_self_check(self) -> bool:
@@ -253,6 +236,16 @@ class Confident(StopRule):
     needs_correct: bool = True
     """Whether the verdict must be CORRECT as well. With a threshold of 0, it alone decides."""
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if "logprob" in self.score:
+            holds = -math.inf < self.threshold <= 0
+            wanted = f"of {self.score} must be a mean log-probability, at most 0"
+        else:
+            holds = 0 <= self.threshold <= 1
+            wanted = f"must lie in [0, 1]; the paper's is {DEFAULT_THRESHOLD}"
+        require_field(self, "threshold", holds, wanted)
+
     def __str__(self) -> str:
         bound = f"{_NAMES[self.score]} >= {self.threshold:g}"
         if not self.needs_correct:
@@ -268,18 +261,6 @@ class Confident(StopRule):
     def needs_tokens(self) -> bool:
         """Whether its score is a log-probability or comes from some: all but the confidence."""
         return self.score != "confidence"
-
-    def check(self) -> None:
-        """Refuse an unknown score, and a threshold that it cannot have."""
-        known = get_args(Score)
-        _require(self.score in known, f"score={self.score} must be one of {', '.join(known)}")
-        if "logprob" in self.score:
-            wanted = f"of {self.score} must be a mean log-probability, at most 0"
-            holds = -math.inf < self.threshold <= 0
-        else:
-            wanted = f"must lie in [0, 1]; the paper's is {DEFAULT_THRESHOLD}"
-            holds = 0 <= self.threshold <= 1
-        _require(holds, f"threshold={self.threshold} {wanted}")
 
     def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
         """Whether the last turn has the score, and the verdict if needed."""
@@ -349,11 +330,6 @@ def should_stop(
     return Confident(threshold=threshold).stops([StopSignals(verdict, confidence, truncated)], 1)
 
 
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
-
-
 def rule_as_config(rule: StopRule) -> dict[str, Any]:
     """``rule`` as ``model.evaluation.stop`` of a configuration holds it."""
     return {
@@ -383,7 +359,6 @@ def rule_from_config(evaluation: Mapping[str, Any]) -> StopRule:
         kind = RULES[path.rpartition(".")[2] if is_own(path) else path]
         rule = kind(**stop.get("init_args", {}))
         msgspec.convert(asdict(rule), kind)  # type: ignore[call-overload]  # refuses wrong types
-        rule.check()
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"stop={stop!r} is no stopping rule") from error
     return rule

@@ -8,7 +8,9 @@ the policy wrote.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from svr_lightning.core.ranges import Count, NotNegative, Range, WholeNumber, check_fields
 
 Message = dict[str, str]
 """One chat message, ``{"role": ..., "content": ...}``."""
@@ -96,14 +98,17 @@ class OracleState:
 class Decoding:
     """How completions are drawn. The defaults are those of training rollouts."""
 
-    max_completion_tokens: int = 1200
+    max_completion_tokens: Count = 1200
     """L_gen, per turn; reaching it means finish reason ``length``."""
-    temperature: float = 0.9
+    temperature: NotNegative = 0.9
     """0 is greedy decoding. The loss takes log-probabilities at this temperature too."""
-    top_p: float = 1.0
+    top_p: Annotated[float, Range("(0, 1]")] = 1.0
     """Nucleus mass; below 1 an engine's log-probabilities no longer describe what was drawn."""
-    top_k: int = 0
+    top_k: WholeNumber = 0
     """Candidates per token; 0 keeps the whole vocabulary."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def restricted(self) -> bool:

@@ -13,6 +13,7 @@ from svr_lightning.clients.connections import (
     read_access,
     read_key,
 )
+from svr_lightning.core.ranges import Count, Positive, check_arguments
 from svr_lightning.engines.base import Refusal, Request, TextOutput
 from svr_lightning.engines.in_flight import RemoteEngine
 from svr_lightning.errors import ConfigError, require
@@ -52,14 +53,15 @@ class OpenAIEngine(RemoteEngine):
     version = -1
     dtype = None
 
+    @check_arguments
     def __init__(
         self,
         base_url: str,
         model_name: str,
         api_key_env: str | None = None,
-        concurrency: int = 64,
-        timeout: float = 600.0,
-        tries: int = 6,
+        concurrency: Count = 64,
+        timeout: Positive = 600.0,
+        tries: Count = 6,
         logprobs: bool = False,
         fields: dict[str, str | None] | None = None,
         headers: dict[str, str] | None = None,
@@ -68,9 +70,6 @@ class OpenAIEngine(RemoteEngine):
     ) -> None:
         super().__init__()
         check_url(base_url, "model.engine.base_url", _INSTEAD)
-        limits = {"concurrency": concurrency, "timeout": timeout, "tries": tries}
-        for name, value in limits.items():
-            require(value >= 1, f"model.engine.{name}={value} must be at least 1")
         require(
             bool(model_name.strip()),
             "model.engine.model_name is empty; give the name that the server lists",

@@ -24,6 +24,7 @@ from safetensors.torch import save_file
 
 from svr_lightning.clients.chat_answers import ServerError
 from svr_lightning.clients.connections import Connections, Retries, check_url
+from svr_lightning.core.ranges import Positive, check_arguments
 from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Output, Request
 from svr_lightning.engines.in_flight import RemoteEngine
@@ -31,7 +32,7 @@ from svr_lightning.engines.lora import acting_weights
 from svr_lightning.engines.vllm import LOGPROBS_MODE, RELEASE, sampling_params
 from svr_lightning.engines.vllm_process import processes
 from svr_lightning.engines.vllm_weights import is_tied, is_vision, wrap
-from svr_lightning.errors import POSITIVE, ConfigError, check_ranges, one_line, require
+from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.files import check_folder
 
 _UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
@@ -53,7 +54,8 @@ class ServersEngine(RemoteEngine):
         ConfigError: if an argument is out of range, or the folder cannot be written to.
     """
 
-    def __init__(self, urls: list[str], folder: str, timeout: float = 600.0) -> None:
+    @check_arguments
+    def __init__(self, urls: list[str], folder: str, timeout: Positive = 600.0) -> None:
         super().__init__()
         self.urls = [url.rstrip("/").removesuffix("/v1") for url in urls]
         for url in self.urls:
@@ -61,7 +63,6 @@ class ServersEngine(RemoteEngine):
         distinct = 0 < len(set(self.urls)) == len(self.urls)
         require(distinct, "model.engine.urls: give at least one server, and none twice")
         self.folder, self.timeout = folder, timeout
-        check_ranges("model.engine.", self, timeout=POSITIVE)
         rank_zero_only(check_folder)(folder, f"model.engine.folder={folder}")  # it alone writes
         self.version, self.dtype, self.max_batch = -1, torch.bfloat16, 0
         self.faults: dict[str, str] = {}

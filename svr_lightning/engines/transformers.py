@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from transformers.utils.generic import is_flash_attention_requested
 
+from svr_lightning.core.ranges import Count, check_arguments
 from svr_lightning.core.types import FinishReason
 from svr_lightning.engines import batch_cache, prefill
 from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.engines.sampling import draw_tokens, uniforms
-from svr_lightning.errors import require
 
 MAX_WAIT = 8
 """Longest wait, in steps, of a request in a free slot for others to be prefilled with it."""
@@ -46,8 +46,8 @@ class TransformersEngine(Engine):
         max_batch: completions that run at the same time.
     """
 
-    def __init__(self, max_batch: int = 64) -> None:
-        require(max_batch >= 1, f"model.engine.max_batch={max_batch} must be at least 1")
+    @check_arguments
+    def __init__(self, max_batch: Count = 64) -> None:
         self.max_batch = max_batch
         self.version = -1
         self._model: Any = None

@@ -1,17 +1,15 @@
 """The settings of evaluation (``model.evaluation``)."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from svr_lightning.analysis.results import applied_limit
+from svr_lightning.core.ranges import Count, NotNegative, Range, WholeNumber, check_fields
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.core.types import Decoding
-from svr_lightning.errors import COUNT, check_ranges, faults_of, require
+from svr_lightning.errors import require
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import Dialogue, FreshTurns
-
-DECODING_RANGES = {"top_p": "(0, 1]", "top_k": "[0, inf]", "max_completion_tokens": COUNT}
-"""Of the settings that training and evaluation share."""
 
 
 class Protocol(NamedTuple):
@@ -35,7 +33,7 @@ class Protocol(NamedTuple):
 class EvaluationConfig:
     """How validation, test and predict run a policy."""
 
-    max_turns: int = 10
+    max_turns: Count = 10
     """T_max, the most turns of a trajectory."""
     stop: StopRule | None = None
     """When a trajectory ends, by class path: see docs/stopping.md. None takes the paper's rule with
@@ -45,24 +43,21 @@ class EvaluationConfig:
     fresh_turns: bool = False
     """Every turn answers the first prompt again and sees no draft, so that turns are independent
     samples. Needs a temperature."""
-    max_completion_tokens: int | None = None
+    max_completion_tokens: Count | None = None
     """Lowers the completion limit of every data set, which is ``max_completion_tokens`` of its
     data source, else that of its task. Training has ``model.sampling.max_completion_tokens``."""
-    temperature: float = 0.0
+    temperature: NotNegative = 0.0
     """0 is greedy decoding."""
-    top_p: float = 1.0
+    top_p: Annotated[float, Range("(0, 1]")] = 1.0
     """Nucleus mass, if the temperature is above 0."""
-    top_k: int = 0
+    top_k: WholeNumber = 0
     """Candidates per token, if the temperature is above 0; 0 keeps all."""
     grader: Literal["paper", "symbolic"] = "paper"
     """What counts as correct: the paper's rule, or mathematical equality. Training rewards are
     always the paper's."""
 
     def __post_init__(self) -> None:
-        with faults_of("model.evaluation.stop: "):
-            self.full_rule.check()
-        own = {"max_turns": COUNT, "temperature": "[0, inf]"}
-        check_ranges("model.evaluation.", self, **own, **DECODING_RANGES)
+        check_fields(self)
         require(
             self.temperature > 0 or not self.fresh_turns,
             "model.evaluation.fresh_turns at temperature=0: all turns would be the same; set "

@@ -7,10 +7,12 @@ file needs to know its name, since a configuration names its class.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from typing import Annotated
 
 from svr_lightning.core.credit import RewardScale
 from svr_lightning.core.losses import LossSpec
+from svr_lightning.core.ranges import Count, Range, check_fields
 from svr_lightning.core.rewards import (
     BaselineReward,
     Reward,
@@ -20,7 +22,7 @@ from svr_lightning.core.rewards import (
 )
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import Problem, Sample, ScoredTurn, Trajectory, Turn
-from svr_lightning.errors import COUNT, POSITIVE, ConfigError, check_ranges, one_line, require
+from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.recipes.dialogues import Dialogue, Neutral, RolloutFn, chain
 
 PLACE = "model.recipe.init_args"
@@ -49,18 +51,21 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(ABC):
-    """A training method: what it asks, how it rewards, and which sequences are optimised."""
+    """A training method: what it asks, how it rewards, and which sequences are optimised.
 
-    group_size: int = 8
+    Its fields are held to their ranges when it is made (:mod:`svr_lightning.core.ranges`).
+    """
+
+    group_size: Annotated[int, Range("[2, inf]", "trajectories per group")] = 8
     """G, the number of trajectories per problem."""
-    length_scale: int = 1024
+    length_scale: Count = 1024
     """L_len of the solve reward, in tokens."""
     weights: RewardWeights = field(default_factory=RewardWeights)
     """Reward coefficients; 0 switches a term off."""
-    soft_max_length: int | None = None
+    soft_max_length: Count | None = None
     """Long-output safeguard, off by default: each turn's reward has a term ``long_output``, which
     falls linearly from 0 at ``soft_max_length - soft_cache_length`` tokens to -1 here, and on."""
-    soft_cache_length: int = 300
+    soft_cache_length: Count = 300
     """Tokens before ``soft_max_length`` at which the term begins."""
     scale_rewards: RewardScale = "group"
     """``group`` divides advantages by the group's standard deviation, ``none`` does not."""
@@ -71,25 +76,8 @@ class Recipe(ABC):
     scored turns of one trajectory and returns one :class:`~svr_lightning.Reward`, or a number, for
     each. To change the method's reward, subclass the recipe."""
 
-    def check(self) -> None:
-        """Refuse options that are out of range.
-
-        Every integer option is a count. Not called on construction: the command line would report
-        the error as a wrong type.
-
-        Raises:
-            ConfigError: naming one.
-        """
-        counts = [one.name for one in fields(self) if type(getattr(self, one.name)) is int]
-        check_ranges(f"{PLACE}.", self, **dict.fromkeys(counts, COUNT))
-        require(
-            self.group_size >= 2,
-            f"{PLACE}.group_size={self.group_size} leaves nobody to compare with; it must be at "
-            "least 2",
-        )
-        check_ranges(f"{PLACE}.weights.", self.weights, alpha="[0, 1]")
-        clip = {"clip_eps": POSITIVE, "clip_eps_high": POSITIVE}
-        check_ranges(f"{PLACE}.loss.", self.loss, beta="[0, inf]", **clip)
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     # --- dialogue -----------------------------------------------------------------------------
 
@@ -172,7 +160,7 @@ class Baseline(Recipe):
 class MultiTurn(Baseline):
     """A baseline whose trajectories are chains of a fixed number of turns."""
 
-    horizon: int = 3
+    horizon: Count = 3
     """Turns per trajectory."""
 
     @property

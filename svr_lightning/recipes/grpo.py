@@ -8,6 +8,7 @@ is GRPO's; the published setting takes four (configs/methods/gspo_published.yaml
 from dataclasses import dataclass
 
 from svr_lightning.core.credit import group_advantages
+from svr_lightning.core.ranges import Count
 from svr_lightning.core.types import Sample
 from svr_lightning.recipes.base import Baseline, Group, drawn_samples, last_turn_samples
 
@@ -18,7 +19,7 @@ class GRPO(Baseline):
 
     group_size: int = 24
     """G, completions per problem."""
-    optimised: int | None = None
+    optimised: Count | None = None
     """Optimise a random choice of this many completions, with the advantages that they have among
     all: 8 costs as much as SVR's update. None optimises all."""
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from svr_lightning.core.credit import group_advantages
+from svr_lightning.core.ranges import Count
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import Problem, Sample, Trajectory
 from svr_lightning.recipes.base import Baseline, Group, rewards_of, sample_of
@@ -22,7 +23,7 @@ class IGRPO(Baseline):
 
     group_size: int = 12
     """G, refinements per problem."""
-    drafts: int = 12
+    drafts: Count = 12
     """Drafts per problem."""
 
     def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutFn]:

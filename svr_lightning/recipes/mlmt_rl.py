@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from svr_lightning.core.prompts import feedback, guided
+from svr_lightning.core.ranges import check_fields, require_field
 from svr_lightning.core.rewards import Reward
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, ScoredTurn, Turn
-from svr_lightning.errors import require
-from svr_lightning.recipes.base import PLACE
 from svr_lightning.recipes.dialogues import Dialogue, Neutral, Prompt, PromptRequest
 from svr_lightning.recipes.grpo_mt import GRPOMT
 from svr_lightning.tasks import get_task
@@ -44,13 +43,10 @@ class SolverAndTutor(Neutral):
 class MLMTRL(GRPOMT):
     """Multi-level multi-turn RL with one shared actor."""
 
-    def check(self) -> None:
-        """Refuse a horizon that ends with feedback."""
-        super().check()
-        require(
-            self.horizon % 2 == 1,
-            f"{PLACE}.horizon={self.horizon} must be odd, since even turns are feedback",
-        )
+    def __post_init__(self) -> None:
+        check_fields(self)
+        is_odd = self.horizon % 2 == 1
+        require_field(self, "horizon", is_odd, "must be odd, since even turns are feedback")
 
     def evaluated_turns(self, max_turns: int) -> int:
         """An odd number: an even one would end with unused feedback."""

@@ -8,13 +8,14 @@ sometimes, only if they earn more than their group's mean, and only on the token
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Annotated
 
 from svr_lightning.core.credit import group_advantages
 from svr_lightning.core.parsing import ANSWER_OPEN, without_spans
 from svr_lightning.core.prompts import analysis
+from svr_lightning.core.ranges import Range
 from svr_lightning.core.types import Problem, Sample, Turn
-from svr_lightning.errors import check_ranges
-from svr_lightning.recipes.base import PLACE, Group, MultiTurn, sample_of
+from svr_lightning.recipes.base import Group, MultiTurn, sample_of
 from svr_lightning.recipes.dialogues import Dialogue, Neutral, Prompt, draft_of
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import Task
@@ -39,14 +40,9 @@ class Analysing(Neutral):
 class ScRPO(MultiTurn):
     """Self-correction relative policy optimisation on chains."""
 
-    min_variance: float = 0.05
+    min_variance: Annotated[float, Range("[0, 0.25]")] = 0.05
     """tau: corrections are optimised where p (1 - p) is at least this, p being the share of right
-    first answers."""
-
-    def check(self) -> None:
-        """Refuse options that are out of range: p (1 - p) is at most a quarter."""
-        super().check()
-        check_ranges(f"{PLACE}.", self, min_variance="[0, 0.25]")
+    first answers; a quarter is its maximum."""
 
     @property
     def dialogue(self) -> Dialogue:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from svr_lightning.core.credit import check_choices, group_advantages
 from svr_lightning.core.parsing import SelfCheckFields
+from svr_lightning.core.ranges import Count
 from svr_lightning.core.rewards import Reward, turn_rewards
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import Problem, Sample, ScoredTurn
@@ -23,7 +24,7 @@ from svr_lightning.tasks import get_task
 class SelfChecked(Recipe):
     """Chains of turns with a self-check, the mean of their rewards, and loss on the last turn."""
 
-    horizon: int = 3
+    horizon: Count = 3
     """T_tr, turns per trajectory; adaptive stopping is off in training."""
     interface: SelfCheckFields = "joint"
     """What a self-check consists of. ``verdict`` and ``confidence`` ask for one field, read it

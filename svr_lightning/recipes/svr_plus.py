@@ -12,6 +12,7 @@ from typing import Literal
 
 from svr_lightning.core.credit import group_advantages, reward_to_go
 from svr_lightning.core.parsing import self_check_start
+from svr_lightning.core.ranges import Count
 from svr_lightning.core.rewards import sections
 from svr_lightning.core.types import Sample
 from svr_lightning.recipes.base import Group, drawn_samples, sample_of
@@ -34,7 +35,7 @@ class SVRPlus(SVR):
     proper: bool = True
     """Use a proper score; see SVR, where it is off."""
 
-    optimised: int | None = None
+    optimised: Count | None = None
     """Optimise a random choice of this many sequences per problem, with the advantages that they
     have among all: 8 costs as much as SVR's update. None optimises all."""
 

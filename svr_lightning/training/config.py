@@ -5,11 +5,20 @@ one ends the run before anything is loaded.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from svr_lightning.core.ranges import (
+    Count,
+    NotNegative,
+    Positive,
+    Range,
+    Share,
+    WholeNumber,
+    check_fields,
+    require_field,
+)
 from svr_lightning.core.types import Decoding
-from svr_lightning.errors import COUNT, POSITIVE, check_ranges, require
-from svr_lightning.evaluation.config import DECODING_RANGES
+from svr_lightning.errors import require
 from svr_lightning.evaluation.config import EvaluationConfig as EvaluationConfig
 from svr_lightning.recipes.base import PLACE, Recipe
 
@@ -18,16 +27,16 @@ from svr_lightning.recipes.base import PLACE, Recipe
 class LoRAConfig:
     """Train low-rank adapters beside frozen weights, with peft."""
 
-    r: int = 16
+    r: Count = 16
     """Rank of an adapter."""
-    alpha: float = 32.0
+    alpha: Positive = 32.0
     """An adapter counts ``alpha / r`` times."""
     target_modules: str | list[str] = "all-linear"
     """Linear layers that get one: all but the output layer, a regular expression of whole names,
     or a list of names' ends, such as ``[q_proj, v_proj]``."""
 
     def __post_init__(self) -> None:
-        check_ranges("model.policy.lora.", self, r=COUNT, alpha=POSITIVE)
+        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +63,12 @@ class PolicyConfig:
     """Longest prompt and completion together."""
 
     def __post_init__(self) -> None:
-        require(
+        require_field(
+            self,
+            "max_prompt_tokens",
             0 < self.max_prompt_tokens < self.max_model_len,
-            f"model.policy.max_prompt_tokens={self.max_prompt_tokens} must lie between 1 and "
-            f"max_model_len={self.max_model_len} minus 1, to leave room for a completion",
+            f"must lie between 1 and max_model_len={self.max_model_len} minus 1, to leave room for "
+            "a completion",
         )
 
 
@@ -65,31 +76,28 @@ class PolicyConfig:
 class OptimizerConfig:
     """AdamW under a warmup-stable-decay schedule, on clipped gradients."""
 
-    lr: float = 4e-8
+    lr: Positive = 4e-8
     """Peak learning rate."""
-    weight_decay: float = 0.1
+    weight_decay: NotNegative = 0.1
     """Not applied to norms and biases."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: Annotated[tuple[float, float], Range("[0, 1)")] = (0.9, 0.95)
     """AdamW's moment decays."""
-    gradient_clip_val: float | None = 2.0
+    gradient_clip_val: Positive | None = 2.0
     """Largest 2-norm of a step's gradient; a longer one is scaled to it. None clips nothing."""
-    warmup_fraction: float = 0.05
+    warmup_fraction: Share = 0.05
     """Share of the optimizer steps with linear warm-up."""
-    decay_fraction: float = 0.20
+    decay_fraction: Share = 0.20
     """Share of the optimizer steps with linear decay."""
-    floor: float = 0.05
+    floor: Share = 0.05
     """Where the decay ends, as a share of the peak."""
 
     def __post_init__(self) -> None:
-        shares = dict.fromkeys(("warmup_fraction", "decay_fraction", "floor"), "[0, 1]")
-        positive = {"lr": POSITIVE, "gradient_clip_val": POSITIVE}
-        check_ranges("model.optimizer.", self, weight_decay="[0, inf]", **positive, **shares)
-        in_range = all(0 <= beta < 1 for beta in self.betas)
-        require(in_range, f"model.optimizer.betas={[*self.betas]} must lie in [0, 1)")
-        require(
+        check_fields(self)
+        require_field(
+            self,
+            "warmup_fraction",
             self.warmup_fraction + self.decay_fraction <= 1,
-            f"model.optimizer: warmup_fraction={self.warmup_fraction} and decay_fraction="
-            f"{self.decay_fraction} must add up to at most 1",
+            f"and decay_fraction={self.decay_fraction} must add up to at most 1",
         )
 
 
@@ -97,25 +105,25 @@ class OptimizerConfig:
 class ReferenceConfig:
     """The reference policy drifts after the policy: ref = (1 - mix) ref + mix policy."""
 
-    mix: float = 0.6
+    mix: Share = 0.6
     """Weight of the policy."""
-    every: int = 40
+    every: WholeNumber = 40
     """Optimizer steps between two mixes; 0 keeps the reference where it began."""
     dtype: Literal["bfloat16"] | None = None
     """Type of the reference's weights. bfloat16 halves their memory where the policy's are fp32,
     and rounds its log-probabilities and each mix. None is the policy's own type."""
 
     def __post_init__(self) -> None:
-        check_ranges("model.reference.", self, mix="[0, 1]", every="[0, inf]")
+        check_fields(self)
 
 
 def check_sampling(recipe: Recipe, sampling: Decoding, updates: int) -> None:
-    """Refuse rollouts that nothing can be learnt from, and to weigh tokens of a cut distribution.
+    """Reject greedy rollouts, and importance weights under top-p or top-k.
 
     Raises:
         ConfigError: naming the setting.
     """
-    check_ranges("model.sampling.", sampling, temperature=POSITIVE, **DECODING_RANGES)
+    require_field(sampling, "temperature", sampling.temperature > 0, "must be above 0 in training")
     level, top_p, top_k = recipe.loss.behaviour_correction, sampling.top_p, sampling.top_k
     for setting, off in (
         (f"model.updates_per_rollout={updates}", updates == 1),

@@ -18,8 +18,9 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DataLoader, DistributedSampler
 
 from svr_lightning.analysis.metrics import AVERAGES
+from svr_lightning.core.ranges import Count, WholeNumber, check_arguments
 from svr_lightning.core.types import Problem
-from svr_lightning.errors import COUNT, check_ranges, faults_of, require
+from svr_lightning.errors import faults_of, require
 from svr_lightning.tasks import get_task
 from svr_lightning.training.sources import (
     DataSource,
@@ -88,6 +89,7 @@ class SVRDataModule(LightningDataModule):
             leaves such rows out with a warning that counts them.
     """
 
+    @check_arguments
     def __init__(
         self,
         train: DataSource | None = None,
@@ -95,10 +97,10 @@ class SVRDataModule(LightningDataModule):
         test: list[DataSource] | None = None,
         questions: list[str] | None = None,
         questions_task: str = "math",
-        problems_per_step: int = 16,
-        eval_batch_size: int | None = None,
+        problems_per_step: Count = 16,
+        eval_batch_size: Count | None = None,
         local_files: dict[str, str] | None = None,
-        seed: int = 42,
+        seed: WholeNumber = 42,
         on_bad_row: OnBadRow = "error",
     ) -> None:
         super().__init__()
@@ -106,7 +108,6 @@ class SVRDataModule(LightningDataModule):
         self.eval_batch_size = eval_batch_size
         self.seed = seed
         self.on_bad_row = on_bad_row
-        check_ranges("data.", self, problems_per_step=COUNT, eval_batch_size=COUNT, seed="[0, inf]")
         self.questions = list(questions or [])
         own = DataSource(name="questions", task=questions_task, path="data.questions")
         self.sources: dict[Split, list[DataSource]] = {

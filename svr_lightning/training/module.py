@@ -18,13 +18,14 @@ import torch
 from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
+from svr_lightning.core.ranges import Count, check_arguments
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Decoding, Problem
 from svr_lightning.display import plain
 from svr_lightning.engines import lora
 from svr_lightning.engines.base import Engine
-from svr_lightning.errors import COUNT, check_ranges, require
+from svr_lightning.errors import require
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.collect import ResampleMode, collect_rollout
@@ -105,6 +106,7 @@ class SVRModule(PolicyModule):
     reference: Any
     """A model, or with adapters a substitute for one; None if the loss needs none."""
 
+    @check_arguments
     def __init__(
         self,
         policy: PolicyConfig = PolicyConfig(),  # noqa: B008 - frozen, and the CLI shows it
@@ -115,12 +117,11 @@ class SVRModule(PolicyModule):
         evaluation: EvaluationConfig = EvaluationConfig(),  # noqa: B008
         engine: Engine | None = None,
         resample: ResampleMode = "top_up",
-        updates_per_rollout: int = 1,
-        micro_batch_size: int = 8,
+        updates_per_rollout: Count = 1,
+        micro_batch_size: Count = 8,
         seed: int = 42,
     ) -> None:
         super().__init__(policy, recipe or SVR(), evaluation, engine, seed)
-        self.recipe.check()
         check_sampling(self.recipe, sampling, updates_per_rollout)
         self.automatic_optimization = False
         self.sampling = sampling
@@ -129,7 +130,6 @@ class SVRModule(PolicyModule):
         self.resample = resample
         self.updates_per_rollout = updates_per_rollout
         self.micro_batch_size = micro_batch_size
-        check_ranges("model.", self, updates_per_rollout=COUNT, micro_batch_size=COUNT)
         self.reference = None
         self.groups: list[Group] = []
         """The groups of the latest rollout, for observers."""

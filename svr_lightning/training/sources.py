@@ -18,17 +18,10 @@ from typing import Any, Literal
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_only
 
+from svr_lightning.core.ranges import Count, check_fields, require_field
 from svr_lightning.core.types import Problem
 from svr_lightning.display import name_some
-from svr_lightning.errors import (
-    COUNT,
-    ConfigError,
-    check_ranges,
-    did_you_mean,
-    one_line,
-    require,
-    typed_line,
-)
+from svr_lightning.errors import ConfigError, did_you_mean, one_line, require, typed_line
 from svr_lightning.files import LFS_POINTER, is_lfs_pointer
 from svr_lightning.row_files import SUFFIXES, file_rows
 from svr_lightning.tasks import Task, get_task
@@ -72,18 +65,19 @@ class DataSource:
     """Hub revision to pin."""
     select: CountdownSplit | None = None
     """The paper's Countdown split: 50,000 rows to train on, or 1,000 others to evaluate."""
-    limit: int | None = None
+    limit: Count | None = None
     """Only the first rows, after ``select``."""
     columns: dict[str, str] | None = None
     """For columns that the task expects and the data set names otherwise: the task's name, then
     the data set's, as in ``{question: problem_text}``."""
-    max_completion_tokens: int | None = None
+    max_completion_tokens: Count | None = None
     """Completion limit when this set is evaluated; None takes the task's."""
 
     def __post_init__(self) -> None:
-        place, fits = f"data source {self.name!r}: ", _NAME.fullmatch(self.name)
-        require(bool(fits), f"{place}a name is made of letters, digits, '_', '.' and '-'")
-        check_ranges(place, self, limit=COUNT, max_completion_tokens=COUNT)
+        check_fields(self)
+        is_name = bool(_NAME.fullmatch(self.name))
+        wanted = "must be made of letters, digits, '_', '.' and '-'"
+        require_field(self, "name", is_name, wanted)
 
     @property
     def label(self) -> str:

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
-MAX_LEVELS = 8
+MAX_LEVELS = 9
 MAX_ROOMS = 15
 MAX_TOKENS = {
     "svr_lightning callbacks": 125_000,

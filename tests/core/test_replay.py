@@ -51,10 +51,10 @@ def test_a_lower_threshold_stops_where_its_gate_first_opens():
     assert _returned(0.80) == [(1, True), (1, True), (2, True), (3, False), (1, True), (1, True)]
 
 
-def test_a_higher_threshold_stops_later_and_one_above_certainty_never():
+def test_a_higher_threshold_stops_later_and_one_that_no_turn_reaches_never():
     # At .96: a says C at .95 and .90 only; b C .99 at turn 2; c1 is truncated; d C .99 at T_max.
     assert _returned(0.96) == [(3, False), (2, True), *[(3, False)] * 4]
-    assert _returned(1.01) == [(3, False)] * 6
+    assert _returned(1.0) == [(3, False)] * 6
 
 
 def test_a_gate_that_opens_at_the_last_allowed_turn_is_no_early_stop():

@@ -414,7 +414,7 @@ HERE = ["--upstream", "http://h/v1", "--model", "m"]
         ),
         ([*HERE, "--upstream-fields", "[]"], "--upstream-fields: must be a JSON object (Expected"),
         ([*HERE, "--upstream-fields", "[" * 9000], "--upstream-fields: must be a JSON object"),
-        ([*HERE, "--at-once", "0"], "at_once=0 must be above 0"),
+        ([*HERE, "--at-once", "0"], "at_once=0 must be at least 1"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(options, words, capsys):

@@ -125,6 +125,38 @@ def test_a_fault_in_code_that_is_named_is_said_with_its_line(
     assert message.replace("FILE", str(file)) in error
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("recipe.group_size=1", "recipe.init_args.group_size=1 must be at least 2 trajectories"),
+        ("recipe.loss.clip_eps=-3", "recipe.init_args.loss.clip_eps=-3.0 must be above 0"),
+        ("recipe.loss.beta=.nan", "recipe.init_args.loss.beta=nan must be at least 0"),
+        ("optimizer.betas=[0.9,1]", "optimizer.betas=(0.9, 1.0) must lie in [0, 1)"),
+        ("micro_batch_size=0", "micro_batch_size=0 must be at least 1"),
+        ("policy.max_prompt_tokens=0", "policy.max_prompt_tokens=0 must lie between 1 and"),
+        (
+            "evaluation.stop=Confident --model.evaluation.stop.threshold=7",
+            "evaluation.stop.init_args.threshold=7.0 must lie in [0, 1]",
+        ),
+        (
+            "engine=TransformersEngine --model.engine.max_batch=0",
+            "engine.init_args.max_batch=0 must be at least 1",
+        ),
+    ],
+)
+def test_a_setting_out_of_range_is_refused_with_its_whole_key(options, message, capsys):
+    words = f"--model.{options}".split()
+    error = refused(capsys, "fit", "--config", "countdown_tiny", *words)
+    assert error.startswith(f"model.{message}")
+
+
+def test_a_data_set_of_a_list_is_refused_with_its_place(capsys):
+    good = "name: a, task: countdown, path: 'embedded:countdown-tiny'"
+    sets = f"[{{{good}}}, {{{good.replace('a,', 'b,')}, limit: 0}}]"
+    error = refused(capsys, "test", "--config", "countdown_tiny", "--data.test", sets)
+    assert error == "data.test[1].limit=0 must be at least 1"
+
+
 def test_no_command_takes_an_abbreviated_flag(capsys):
     error = refused(capsys, "replay", "x", "--ou", "y")
     assert "unrecognized arguments: --ou y; did you mean '--out'?" in error

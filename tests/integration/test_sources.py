@@ -269,7 +269,7 @@ def test_repeated_ids_are_an_error_even_where_bad_rows_are_skipped(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"path": "x", "name": "../evil"}, "a name is made of letters"),
+        ({"path": "x", "name": "../evil"}, "name='../evil' must be made of letters"),
         ({"path": "x", "limit": 0}, "limit=0 must be at least 1"),
         ({"path": "x", "max_completion_tokens": 0}, "max_completion_tokens=0 must be at least 1"),
     ],

@@ -1,0 +1,130 @@
+"""Ranges are declared at the field, and hold whoever makes the object."""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from svr_lightning.core.ranges import (
+    ConfigError,
+    Count,
+    FieldError,
+    NotNegative,
+    Range,
+    Share,
+    check_arguments,
+    check_fields,
+    require_field,
+)
+from svr_lightning.core.types import Decoding
+from svr_lightning.engines.openai import OpenAIEngine
+from svr_lightning.recipes.grpo import GRPO
+from svr_lightning.recipes.svr import SVR
+from svr_lightning.training.config import LoRAConfig, OptimizerConfig, PolicyConfig, ReferenceConfig
+from svr_lightning.training.module import SVRModule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    count: Count = 1
+    share: Share | None = None
+    pair: Annotated[tuple[float, float], Range("[0, 1)")] = (0.0, 0.5)
+    level: Literal["low", "high"] = "low"
+    free: float = 0.0
+    names: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class More(Settings):
+    count: int = 4  # declared again, and still a count
+    temperature: "NotNegative" = 1.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require_field(self, "count", self.count % 2 == 0, "must be even")
+
+
+def refusal(kind: Any, **values: Any) -> str:
+    with pytest.raises(FieldError) as refused:
+        kind(**values)
+    assert isinstance(refused.value, ConfigError)
+    assert isinstance(refused.value, ValueError)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"count": 0}, "count=0 must be at least 1"),
+        ({"count": math.nan}, "count=nan must be at least 1"),
+        ({"count": "3"}, "count='3' must be at least 1"),
+        ({"share": -0.1}, "share=-0.1 must lie in [0, 1]"),
+        ({"share": 1.1}, "share=1.1 must lie in [0, 1]"),
+        ({"pair": (0.5, 1.0)}, "pair=(0.5, 1.0) must lie in [0, 1)"),
+        ({"level": "middle"}, "level='middle' must be one of low, high"),
+    ],
+)
+def test_an_object_with_a_field_out_of_range_cannot_be_made(values, message):
+    assert refusal(Settings, **values) == message
+    assert refusal(lambda **changes: replace(Settings(), **changes), **values) == message
+
+
+def test_the_ends_of_a_range_none_and_infinity_are_as_declared():
+    assert Settings(share=0.0).share == 0.0
+    assert Settings(share=1.0).share == 1.0
+    assert Settings(share=None).share is None
+    assert Settings(pair=(0.0, 0.999)).pair == (0.0, 0.999)
+    assert Settings(count=math.inf).count == math.inf  # type: ignore[arg-type]
+    assert Settings(free=-5.0).free == -5.0
+
+
+def test_a_subclass_inherits_ranges_and_adds_its_own():
+    assert refusal(More, count=0) == "count=0 must be at least 1"
+    assert refusal(More, count=3) == "count=3 must be even"
+    assert refusal(More, share=2) == "share=2 must lie in [0, 1]"
+    assert refusal(More, temperature=-1) == "temperature=-1 must be at least 0"
+
+
+def test_arguments_of_a_function_are_held_to_their_ranges():
+    class Engine:
+        @check_arguments
+        def __init__(self, name: str, size: Count = 8, *, share: Share = 0.5) -> None:
+            self.size = size
+
+    assert Engine("a", 3).size == 3
+    with pytest.raises(ConfigError, match=r"^size=0 must be at least 1$"):
+        Engine("a", 0)
+    with pytest.raises(ConfigError, match=r"^share=2 must lie in \[0, 1\]$"):
+        Engine("a", share=2)
+    with pytest.raises(TypeError, match="missing a required argument: 'name'"):
+        Engine()  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Decoding(top_p=0.0), "top_p=0.0 must lie in (0, 1]"),
+        (lambda: Decoding(max_completion_tokens=0), "max_completion_tokens=0 must be at least 1"),
+        (lambda: LoRAConfig(r=0), "r=0 must be at least 1"),
+        (lambda: PolicyConfig(max_prompt_tokens=0), "max_prompt_tokens=0 must lie between 1 and"),
+        (lambda: OptimizerConfig(lr=0.0), "lr=0.0 must be above 0"),
+        (lambda: OptimizerConfig(betas=(1.0, 0.9)), r"betas=(1.0, 0.9) must lie in [0, 1)"),
+        (lambda: OptimizerConfig(floor=2.0), "floor=2.0 must lie in [0, 1]"),
+        (lambda: ReferenceConfig(every=-1), "every=-1 must be at least 0"),
+        (lambda: SVR(scale_rewards="mean"), "scale_rewards='mean' must be one of group, none"),
+        (lambda: GRPO(reward_kind="sparse"), "reward_kind='sparse' must be one of binary"),
+        (lambda: OpenAIEngine("http://h", "m", concurrency=0), "concurrency=0 must be at least 1"),
+        (lambda: OpenAIEngine("http://h", "m", timeout=math.nan), "timeout=nan must be above 0"),
+        (lambda: OpenAIEngine("http://h", "m", tries=0), "tries=0 must be at least 1"),
+        (lambda: SVRModule(updates_per_rollout=0), "updates_per_rollout=0 must be at least 1"),
+        (lambda: SVRModule(resample="always"), "resample='always' must be one of"),
+    ],
+)
+def test_every_settings_object_of_the_package_holds_its_ranges(make, message):
+    with pytest.raises(ConfigError) as refused:
+        make()
+    assert str(refused.value).startswith(message)
