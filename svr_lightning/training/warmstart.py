@@ -5,6 +5,7 @@ become turns of SVR's form, whose self-checks state half the label and half the 
 (:mod:`svr_lightning.training.documents`), and it is trained on them.
 """
 
+import hashlib
 import math
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -149,9 +150,10 @@ class WarmStart:
         Raises:
             ConfigError: if there are too few right or wrong answers.
         """
-        evaluator = _plain_evaluator(self.module, self.task, self.start, self.root)
+        evaluator, fingerprint = _plain_evaluator(self.module, self.task, self.start, self.root)
         encoded = self._turns(evaluator.solve(self.training, "plain"))
-        checkpoint = self.root / "warmstart.ckpt"
+        digest = hashlib.sha256(f"{fingerprint} {self.start}".encode()).hexdigest()[:12]
+        checkpoint = self.root / f"warmstart-{digest}.ckpt"
         self._train(encoded, checkpoint)
         measured = measure(self.module, self.held_out)
         self.facts |= {"held_out": measured, "minutes_measuring": self._minutes()}
@@ -246,8 +248,10 @@ def split(
     return rest, drawn
 
 
-def _plain_evaluator(module: Any, task: Task, start: WarmStartConfig, root: Path) -> Evaluator:
-    """Samples the plain answers: each problem's are independent turns of one record."""
+def _plain_evaluator(
+    module: Any, task: Task, start: WarmStartConfig, root: Path
+) -> tuple[Evaluator, str]:
+    """What samples the plain answers, each problem's as independent turns, and its fingerprint."""
     sentence = start.prompt
     if sentence is None:
         form = f"Please reason step by step, and end with {task.style.request}."
@@ -262,16 +266,18 @@ def _plain_evaluator(module: Any, task: Task, start: WarmStartConfig, root: Path
         top_p=drawn.top_p,
         top_k=drawn.top_k,
     )
-    return Evaluator(
+    fingerprint = f"{module.record_fingerprint('train', config)} {start.held_out} {sentence}"
+    evaluator = Evaluator(
         module.engine,
         config,
         recipe=PlainAnswers(sentence=sentence),
         renderer=module.renderer,
         folder=root / "eval" / "plain",
         seed=module.seed,
-        fingerprint=f"{module.record_fingerprint('train', config)} {start.held_out} {sentence}",
+        fingerprint=fingerprint,
         sampling=module.serving.sampling,
     )
+    return evaluator, fingerprint
 
 
 def encoded_turns(

@@ -1,0 +1,152 @@
+"""``svr warmstart`` from end to end, on the embedded word problems."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from svr_lightning.__main__ import main
+from svr_lightning.core.prompts import AnswerStyle
+from svr_lightning.core.types import Problem
+from svr_lightning.tasks.base import Row, Task
+from svr_lightning.training.warmstart import freeze_lower_layers, split
+from tests.commands import ROOT, jsonl, refused
+from tests.faults.runs import wait_for
+from tests.forked import start, wait
+
+CONFIG = ("--config", str(ROOT / "configs" / "arithmetic_tiny.yaml"))
+
+
+def words(folder: Path, limit: int = 48) -> list[str]:
+    """A warm start of a few seconds: one epoch of about 80 turns."""
+    return [
+        "warmstart",
+        *CONFIG,
+        f"--data.train.limit={limit}",
+        f"--trainer.default_root_dir={folder}",
+        "--start.held_out=16",
+        "--start.samples=2",
+        "--start.batch=1",
+        "--start.passes=1",
+        "--start.rate=1e-3",
+    ]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted warm start."""
+    folder = tmp_path_factory.mktemp("warmstart") / "whole"
+    process = start(folder.with_suffix(".log"), *words(folder))
+    assert wait(process) == 0
+    return folder
+
+
+def test_it_leaves_a_policy_its_samples_and_what_it_did(whole):
+    said = whole.with_suffix(".log").read_text()
+    facts = json.loads((whole / "warmstart.json").read_text())
+    records = jsonl(whole / "eval" / "plain" / "samples.jsonl")
+    answers = [turn for record in records for turn in record["turns"]]
+    assert facts["problems"] == len(records)
+    assert facts["answers"] == len(answers) == 2 * len(records)
+    assert facts["solved"] == pytest.approx(sum(turn["correct"] for turn in answers) / len(answers))
+    assert facts["steps"] == facts["turns"]
+    held_out = facts["held_out"]
+    for name, shown in (
+        ("right", "right"),
+        ("form", "form kept"),
+        ("auroc_confidence", "AUROC of the stated confidence"),
+        ("auroc_logprob_mean", "AUROC of the log-probability, mean"),
+        ("auroc_logprob_sum", "AUROC of the log-probability, sum"),
+    ):
+        (line,) = [row for row in said.splitlines() if shown in row and row.startswith("  ")][-1:]
+        assert f"{held_out[name]:.3f}" in line
+    assert "16 held-out problems" in said
+    assert "minutes" in said
+    assert (whole / "policy" / "svr.json").is_file()
+    assert not [*whole.glob("*.ckpt")]
+
+
+def test_the_policy_runs_with_the_prompts_that_it_was_taught(whole, capsys):
+    policy = str(whole / "policy")
+    question = "Tom has 3 pens. Tom buys 4 pens. How many pens does Tom have?"
+    run = ["predict", "--config", f"{policy}/svr.json", f"--model.policy.path={policy}"]
+    assert main([*run, f"--question={question}", "--model.evaluation.max_turns=1"]) == 0
+    assert "turn 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("moment", ["sampling", "training"])
+def test_killed_and_started_again_it_ends_like_one_that_was_not(whole, tmp_path, moment):
+    folder = tmp_path / "killed"
+    log = folder.with_suffix(".log")
+    process = start(log, *words(folder))
+    if moment == "sampling":
+        wait_for(folder / "eval" / "plain" / ".journal-0.jsonl", process, '"id"')
+    else:
+        wait_for(log, process, "step 60/")  # behind the checkpoint of step 50
+    process.kill()
+    assert wait(process) == -signal.SIGKILL
+    assert not (folder / "policy").exists()
+    assert wait(start(log, *words(folder))) == 0
+    one, other = (load_file(path / "policy" / "model.safetensors") for path in (whole, folder))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    facts, again = (json.loads((path / "warmstart.json").read_text()) for path in (whole, folder))
+    for name in ("solved", "turns", "steps", "loss", "held_out"):
+        assert facts[name] == again[name]
+
+
+def test_only_the_upper_layers_move(whole):
+    before = load_file(ROOT / "svr_lightning" / "tiny" / "arithmetic_policy" / "model.safetensors")
+    after = load_file(whole / "policy" / "model.safetensors")
+    moved = {name for name in before if not torch.equal(before[name].float(), after[name])}
+    # Of three layers the upper half is two.
+    assert {name.split(".")[2] for name in moved} == {"1", "2"}
+
+
+def test_nothing_of_a_cluster_is_on_both_sides():
+    problems = [
+        Problem(id=str(i), task="math", question="?", reference="1", cluster=cluster)
+        for i, cluster in enumerate("aabbccddee")
+    ]
+    training, held_out = split(problems, 3, seed=1)
+    assert len(held_out) == 3
+    assert {p.cluster for p in training}.isdisjoint(p.cluster for p in held_out)
+    assert split(problems, 3, seed=1) == (training, held_out)
+
+
+class Listed(Task):
+    """A task whose prompts show no place for an answer."""
+
+    style = AnswerStyle(role="You sort.", request="a list", reminder="a list", draft_limit=99)
+
+    def from_row(self, row: Row) -> Problem:
+        return Problem(id="", task=self.name, question=row["question"], reference="1")
+
+    def extract_answer(self, completion: str) -> str | None:
+        return completion
+
+    def grade(self, completion: str, problem: Problem) -> bool:
+        return True
+
+
+def test_what_cannot_be_taught_is_refused_in_one_line(tmp_path, capsys):
+    base = words(tmp_path / "run")
+    assert "start.held_out=16 of 12 problems" in refused(capsys, *words(tmp_path / "run", 12))
+    short = "--model.sampling.max_completion_tokens=3"
+    assert "0 right and 0 wrong ones" in refused(capsys, *base, short)
+    assert "ask for no self-check" in refused(capsys, *base, "--model.recipe=GRPO")
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"question": f"q{i}"}) + "\n" for i in range(20)))
+    task = f"{Listed.__module__}.{Listed.__qualname__}"
+    source = f"--data.train={{name: lists, task: {task}, path: {rows}}}"
+    assert "without a YOUR_ANSWER" in refused(capsys, *base, source)
+    (tmp_path / "run" / "policy").mkdir(parents=True)
+    assert "holds another run" in refused(capsys, *base)
+
+
+def test_all_weights_train_at_a_share_of_one():
+    model = torch.nn.Linear(2, 2)
+    freeze_lower_layers(model, 1.0)
+    assert all(weight.requires_grad for weight in model.parameters())
