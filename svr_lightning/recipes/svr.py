@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 
 from svr_lightning.core.credit import check_choices, group_advantages
 from svr_lightning.core.parsing import SelfCheckFields
-from svr_lightning.core.ranges import Count
+from svr_lightning.core.ranges import Count, NotNegative
 from svr_lightning.core.rewards import Reward, turn_rewards
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import Problem, Sample, ScoredTurn
-from svr_lightning.errors import check_ranges
-from svr_lightning.recipes.base import PLACE, Group, Recipe, last_turn_samples, sample_of
+from svr_lightning.recipes.base import Group, Recipe, last_turn_samples, sample_of
 from svr_lightning.recipes.dialogues import Dialogue, RolloutFn, SelfVerifying
 from svr_lightning.tasks import get_task
 
@@ -55,15 +54,10 @@ class SVR(SelfChecked):
     proper: bool = False
     """Use a proper score: overconfidence and readiness then depend on the verdict alone, and
     the best confidence is the probability of being correct (docs/method.md), not 2.1 p - 0.8."""
-    exact_check: float = 0.0
+    exact_check: NotNegative = 0.0
     """Weight of a further term: at the verdict and at the confidence of every turn of every
     trajectory, the loss is minus the expected proper score under the policy's own distribution over
     the three words, or over the confidence's first decimals (:meth:`exact_samples`). 0: off."""
-
-    def check(self) -> None:
-        """Refuse options that are out of range."""
-        super().check()
-        check_ranges(f"{PLACE}.", self, exact_check="[0, inf]")
 
     @property
     def samples_per_problem(self) -> int:

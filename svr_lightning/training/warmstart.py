@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_info
@@ -21,11 +21,12 @@ from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.core.evidence import token_span
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.parsing import self_check_start
+from svr_lightning.core.ranges import Count, Positive, Range, check_fields
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import AnyCompletion, Decoding, Message, Problem, Turn
 from svr_lightning.engines import lora
 from svr_lightning.engines.base import Request
-from svr_lightning.errors import COUNT, POSITIVE, check_ranges, require
+from svr_lightning.errors import require
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.files import finite, write_json
@@ -61,31 +62,29 @@ CHECK_TOKENS = 64
 class WarmStartConfig:
     """The options of ``svr warmstart``."""
 
-    samples: int = 4
+    samples: Count = 4
     """Plain answers to each training problem."""
-    held_out: int = 100
+    held_out: Count = 100
     """Training problems that are not trained on, and measure what came of it."""
     prompt: str | None = None
     """What the plain prompt adds to the question. None asks for the task's form of an answer."""
     target: Target = "mixed"
     """What self-checks state: ``mixed`` is half the label and half the problem's pass rate, in
     steps of 0.05; ``random`` is drawn, so that they say nothing."""
-    passes: float = 2.0
+    passes: Positive = 2.0
     """How often each turn is trained on, on average."""
-    batch: int = 8
+    batch: Count = 8
     """Turns per optimizer step."""
-    rate: float = 2e-5
+    rate: Positive = 2e-5
     """Peak learning rate."""
-    train_layers: float = 0.5
+    train_layers: Annotated[float, Range("(0, 1]")] = 0.5
     """Share of the layers, from the top, that train; embeddings and output layer train only at 1.
     With ``model.policy.lora`` the adapters train instead."""
-    check_weight: float = 16.0
+    check_weight: Positive = 16.0
     """Weight of the tokens of a self-check in the loss; all others weigh 1."""
 
     def __post_init__(self) -> None:
-        counts = dict.fromkeys(("samples", "held_out", "batch"), COUNT)
-        positive = dict.fromkeys(("passes", "rate", "check_weight"), POSITIVE)
-        check_ranges("start.", self, train_layers="(0, 1]", **counts, **positive)
+        check_fields(self)
 
 
 @dataclass(frozen=True)
