@@ -61,7 +61,7 @@ def is_lfs_pointer(path: Path) -> bool:
 
 
 def write_file(path: str | os.PathLike[str], parts: Iterable[str]) -> None:
-    """Write ASCII text to ``path`` atomically, and create its folder.
+    """Write text to ``path`` in UTF-8 atomically, and create its folder.
 
     Raises:
         OSError: if it cannot be written.
@@ -75,7 +75,7 @@ def write_aside(path: Path, parts: Iterable[str]) -> Path:
     """Write and flush a file beside ``path``, to be renamed to it."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.writing")
     try:
-        with aside.open("w", encoding="ascii", newline="\n") as stream:
+        with aside.open("w", encoding="utf-8", newline="\n") as stream:
             stream.writelines(parts)
             stream.flush()
             os.fsync(stream.fileno())

@@ -150,6 +150,14 @@ class PrematureStopError(ColumnMetric, name="pse", columns=("stopped_early", "co
     """PSE: share of all examples that return before T_max with a wrong answer."""
 
 
+class AcceptedShare(ColumnMetric, name="accepted", columns=("accepted",)):
+    """Share of examples whose answer the stopping rule accepts, at T_max too."""
+
+
+class AcceptedAccuracy(ColumnMetric, name="accepted_accuracy", columns=("accepted", "correct")):
+    """Share of the accepted answers that are correct."""
+
+
 class VerdictAccuracy(ColumnMetric, name="verdict_accuracy", columns=("verdict", "correct")):
     """VAcc: accuracy of the verdicts CORRECT and INCORRECT, by VERDICT_CODES, of observed turns."""
 
@@ -164,3 +172,7 @@ class BrierScore(ColumnMetric, name="brier", columns=("confidence", "correct")):
 
 class ConfidenceAUROC(ColumnMetric, name="auroc", columns=("confidence", "correct")):
     """AUROC of the confidence as a score for correctness over observed turns, ties counting 1/2."""
+
+
+class RiskCoverageArea(ColumnMetric, name="aurc", columns=("confidence", "correct")):
+    """AURC of returned answers: the share of wrong ones of the k most confident, over all k."""

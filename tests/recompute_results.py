@@ -30,6 +30,17 @@ def auroc(scores, labels):
     return ratio(rank_sum - right * (right + 1) / 2, right * (len(labels) - right))
 
 
+def aurc(scores, labels):
+    """The mean error rate of the k surest answers, each with its share of the ones that tie."""
+    rates = []
+    for k in range(1, len(scores) + 1):
+        last = sorted(scores, reverse=True)[k - 1]
+        above = [not y for s, y in zip(scores, labels, strict=True) if s > last]
+        equal = [not y for s, y in zip(scores, labels, strict=True) if s == last]
+        rates.append((sum(above) + (k - len(above)) * sum(equal) / len(equal)) / k)
+    return ratio(sum(rates), len(rates))
+
+
 def worth(rows, right):
     """As how many independent problems these count: fewer than rows where clusters agree."""
     groups = {}
@@ -67,6 +78,7 @@ def dataset_values(rows):
     prompt = sum(t["prompt_tokens"] for t in turns)
     completion = sum(t["completion_tokens"] for t in turns)
     premature = [r["stopped_early"] and not y for r, y in zip(rows, right, strict=True)]
+    accepted = [row.get("accepted", row["stopped_early"]) for row in rows]
     firsts = [p[0] for p in paths if p and p[0]["verdict"] is not None]
     last = [p[r["returned_turn"] - 1] for p, r in zip(paths, rows, strict=True) if p]
     last = [t for t in last if t["verdict"] is not None]
@@ -82,6 +94,11 @@ def dataset_values(rows):
         "avg_total_tokens": ratio(prompt + completion, n),
         "esr": ratio(sum(row["stopped_early"] for row in rows), n),
         "pse": ratio(sum(premature), n),
+        "accepted": ratio(sum(accepted), n),
+        "accepted_accuracy": ratio(
+            sum(a and y for a, y in zip(accepted, right, strict=True)), sum(accepted)
+        ),
+        "aurc": aurc([t["confidence"] for t in last], [t["correct"] for t in last]),
         "verdict_accuracy": ratio(
             sum((t["verdict"] == "CORRECT") == t["correct"] for t in committed), len(committed)
         ),
@@ -98,7 +115,8 @@ def dataset_values(rows):
     }
     recorded = [turn for row in rows for turn in row["turns"]]
     if recorded and all(turn["verdict"] is None for turn in recorded):
-        for name in [k for k in values if k.startswith(("verdict", "auroc", "brier", "over"))]:
+        of_checks = ("verdict", "auroc", "aurc", "brier", "over")
+        for name in [k for k in values if k.startswith(of_checks)]:
             del values[name]  # the method states no self-checks
     return values
 

@@ -103,6 +103,7 @@ def adaptive(dataset: str = "toy") -> list[dict[str, Any]]:
             "turns": row["turns"][: returned[row["id"]]],
             "returned_turn": returned[row["id"]],
             "stopped_early": returned[row["id"]] < 3,
+            "accepted": row["id"] != "e",
         }
         for row in uncensored()
     ]
@@ -159,6 +160,10 @@ EXPECTED = {
     "esr": 3 / 6,
     # Of all six, only b stops early with a wrong answer; f is wrong at T_max.
     "pse": 1 / 6,
+    # All but e, which says UNSURE at T_max.
+    "accepted": 5 / 6,
+    # Of a, b, c, d and f the answers of a, c and d are right.
+    "accepted_accuracy": 3 / 5,
     # d2 and e3 are UNSURE, 13 - 2 = 11 commit. Right: a1, c2, d1, d3, e1, e2.
     # Wrong: b1, c1 (truncated turns count), f1, f2 (says INCORRECT of a right answer), f3.
     "verdict_accuracy": 6 / 11,
@@ -170,6 +175,9 @@ EXPECTED = {
     "auroc_first_turn": 4.5 / 8,
     # Right returned turns .95 (a) .85 (c) .99 (d), wrong ones .90 (b) .50 (e) .90 (f): 3, 1, 3.
     "auroc_returned": 7 / 9,
+    # By confidence d .99 and a .95 right, b and f .90 wrong, c .85 right, e .50 wrong. Wrong among
+    # the 1 to 6 most confident: 0, 0, 1/3, 2/4, 2/5, 3/6.
+    "aurc": (1 / 3 + 1 / 2 + 2 / 5 + 1 / 2) / 6,
     # a .05^2 = .0025; b .81; c 1 + .0225; d .04 + .25 + .0001; e .04 + .09 + .25;
     # f .64 + .16 + .81: together 4.1151.
     "brier": 4.1151 / 13,

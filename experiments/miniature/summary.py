@@ -18,9 +18,9 @@ from svr_lightning.analysis.intervals import percentile_interval
 from svr_lightning.analysis.replay import replay
 from svr_lightning.analysis.stops import ORACLE, families, options_of
 from svr_lightning.analysis.table import Floats, Ints, TurnTable, cluster_codes
-from svr_lightning.core.metrics import DEFINITIONS, auroc_of_counts, share
+from svr_lightning.core.metrics import DEFINITIONS, auroc, auroc_of_counts, share
 
-AUROCS = tuple(name for name, one in DEFINITIONS.items() if one.terms is None)
+AUROCS = tuple(name for name, one in DEFINITIONS.items() if one.area is auroc)
 """Of all observed turns, as the paper has it, of first turns and of returned turns."""
 _RATIOS = (
     *("accuracy", "first_turn_accuracy", "turns", "avg_total_tokens"),

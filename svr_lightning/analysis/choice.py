@@ -8,6 +8,7 @@ the bootstrap chooses anew, so that intervals include the choice.
 Shapes: K options, S training seeds, N problems, R resamples, J splits.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from svr_lightning.analysis.intervals import percentile_interval, resample_counts, split_clusters
+from svr_lightning.analysis.intervals import (
+    percentile_interval,
+    resample_counts,
+    share_interval,
+    split_clusters,
+)
 from svr_lightning.analysis.table import Bools, Floats, Ints
 
 SPLITS = 20
@@ -36,6 +42,8 @@ class Draws:
     """[1 + R, S] how often each seed is drawn."""
     halves: Bools
     """[J, N] the first half of each split."""
+    size: int
+    """The number of clusters."""
 
 
 def draw(cluster: Ints, seeds: int = 1, resamples: int = RESAMPLES, seed: int = 0) -> Draws:
@@ -50,6 +58,7 @@ def draw(cluster: Ints, seeds: int = 1, resamples: int = RESAMPLES, seed: int = 
         counts=drawn(cluster, seed),
         seeds=drawn(np.arange(seeds), seed + 1),
         halves=np.stack(halves),
+        size=len(np.unique(cluster)),
     )
 
 
@@ -85,6 +94,8 @@ class Chosen:
     """[1 + R] mean per problem."""
     names: tuple[str, ...]
     """The options chosen on the sample itself, the most frequent one first."""
+    size: int
+    """The number of clusters of problems."""
 
 
 def choose(
@@ -103,26 +114,27 @@ def choose(
         two clusters.
     """
     options = joined([options])
-    size, _, problems = options.tokens.shape
+    count, _, problems = options.tokens.shape
     limits = [np.broadcast_to(np.asarray(b, float), options.tokens.shape[1:]) for b in budgets]
     columns = np.concatenate([options.right, options.tokens, np.stack(limits)])
     by_seed = np.ascontiguousarray(columns.transpose(1, 0, 2)).reshape(columns.shape[1], -1)
-    accuracy, tokens = np.empty((2, len(budgets), len(draws.counts)))
+    accuracy = np.empty((len(budgets), len(draws.counts)))
+    tokens = np.empty((len(budgets), len(draws.counts)))
     halves = draws.halves.astype(float)
     picked: list[Counter[int]] = [Counter() for _ in budgets]
     for row, (counts, seeds) in enumerate(zip(draws.counts, draws.seeds, strict=True)):
         pooled = (seeds @ by_seed).reshape(-1, problems) * counts
-        first = pooled @ halves.T  # [2K + B, J]
-        sums = np.stack([first, pooled.sum(1)[:, None] - first])
-        n = np.stack([halves @ counts, (1 - halves) @ counts]) * seeds.sum()
-        right, cost, limit = np.split(sums / np.maximum(n, 1)[:, None], [size, 2 * size], axis=1)
+        first = pooled @ halves.T
+        sums = np.stack([first, pooled.sum(1)[:, None] - first])  # [2, 2K + B, J]
+        right, spent, limit = np.split(sums, [count, 2 * count], axis=1)
+        size = np.stack([halves @ counts, (1 - halves) @ counts]) * seeds.sum()  # [2, J]
+        each = np.maximum(size, 1)[:, None]
         for number in range(len(budgets)):
-            best = _best(right, cost, limit[:, number, None])  # [2, J], each for the other half
-            if not row:
+            best = _best(right / each, spent / each, limit[:, number, None] / each)
+            if row == 0:
                 picked[number].update(best.ravel().tolist())
-            for values, start in ((accuracy, 0), (tokens, size)):
-                taken = np.take_along_axis(sums[::-1], start + best[:, None], 1)
-                values[number, row] = taken.sum() / n.sum()
+            accuracy[number, row] = _measured_elsewhere(right, best) / size.sum()
+            tokens[number, row] = _measured_elsewhere(spent, best) / size.sum()
     whole = options.tokens.mean((1, 2))
     split = bool((draws.halves.any(1) & ~draws.halves.all(1)).all())
     return [
@@ -130,11 +142,17 @@ def choose(
             accuracy=accuracy[number],
             tokens=tokens[number],
             names=tuple(options.names[option] for option, _ in picked[number].most_common()),
+            size=draws.size,
         )
         if split and bool((whole <= limit.mean()).any())
         else None
         for number, limit in enumerate(limits)
     ]
+
+
+def _measured_elsewhere(sums: Floats, best: Ints) -> float:
+    """The sum of [2, K, J] over splits and halves, each of the option that the other half chose."""
+    return float(np.take_along_axis(sums[::-1], best[:, None], 1).sum())
 
 
 def _best(right: Floats, cost: Floats, limit: Floats) -> Ints:
@@ -156,8 +174,12 @@ def measured(found: Chosen | None) -> dict[str, Any]:
     """``accuracy`` with ``ci95``, and ``tokens``; all None where nothing was chosen."""
     if found is None:
         return dict.fromkeys(("accuracy", "ci95", "tokens"))
-    accuracy, tokens = float(found.accuracy[0]), float(found.tokens[0])
-    return {"accuracy": accuracy, "ci95": percentile_interval(found.accuracy[1:]), "tokens": tokens}
+    accuracy = float(found.accuracy[0])
+    return {
+        "accuracy": accuracy,
+        "ci95": share_interval(accuracy, found.accuracy[1:], found.size),
+        "tokens": float(found.tokens[0]),
+    }
 
 
 def gap(one: Chosen | None, other: Chosen | None) -> dict[str, Any]:
@@ -165,4 +187,11 @@ def gap(one: Chosen | None, other: Chosen | None) -> dict[str, Any]:
     if one is None or other is None:
         return dict.fromkeys(("gap", "gap_ci95"))
     difference = one.accuracy - other.accuracy
-    return {"gap": float(difference[0]), "gap_ci95": percentile_interval(difference[1:])}
+    interval = percentile_interval(difference[1:])
+    if all((each.accuracy == each.accuracy[0]).all() for each in (one, other)):
+        # All right or all wrong: the square-and-add interval of Newcombe.
+        (low, high), (least, most) = (measured(each)["ci95"] for each in (one, other))
+        below = math.hypot(one.accuracy[0] - low, most - other.accuracy[0])
+        above = math.hypot(high - one.accuracy[0], other.accuracy[0] - least)
+        interval = [float(difference[0]) - below, float(difference[0]) + above]
+    return {"gap": float(difference[0]), "gap_ci95": interval}

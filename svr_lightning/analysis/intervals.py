@@ -86,5 +86,16 @@ def percentile_interval(values: Floats) -> list[float] | None:
     return [float(bound) for bound in np.quantile(defined, (0.025, 0.975))]
 
 
+def share_interval(share: float, resampled: Floats, size: float) -> list[float] | None:
+    """The 95 % interval of a share, from its resamples.
+
+    Where every resample gives the same, as with none or all right, they say nothing of new
+    problems: then it is the Wilson interval for ``size`` independent problems.
+    """
+    if len(resampled) and (resampled == share).all() and share in (0, 1):
+        return wilson_interval(share, size)
+    return percentile_interval(resampled)
+
+
 def _clusters(cluster: Ints) -> int:
     return int(cluster.max(initial=-1)) + 1

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from svr_lightning.analysis.intervals import cluster_sums, percentile_interval
+from svr_lightning.analysis.intervals import cluster_sums, share_interval
 from svr_lightning.analysis.table import Bools, Floats, Ints, TurnTable
 
 VOTES = (3, 5, 10)
@@ -68,7 +68,10 @@ def vote(
         **{name: float(value) for name, value in values.items()},
         "n": n,
         "samples": min(filter(None, table.length.tolist()), default=0),
-        "ci95": {metric: percentile_interval(drawn) for metric, drawn in draws.items()},
+        "ci95": {
+            metric: share_interval(float(values[metric]), resampled, len(sizes))
+            for metric, resampled in draws.items()
+        },
     }
 
 

@@ -41,7 +41,7 @@ from svr_lightning.errors import faults_of, require
 from svr_lightning.files import write_json
 from svr_lightning.tasks.grading import GRADERS
 
-COLUMNS = ("accuracy", "turns", "avg_total_tokens", "esr", "pse", "any_turn_accuracy")
+COLUMNS = ("accuracy", "turns", "avg_total_tokens", "esr", "pse", "accepted", "accepted_accuracy")
 """Metrics on the terminal."""
 
 

@@ -6,8 +6,8 @@
 A repeated name adds data sets that it lacks, or otherwise another seed of the method: values are
 then means with standard deviations. If every turn was recorded (--record), the stopping rule of the
 run's configuration is replayed, and fixed budgets, thresholds and other stopping rules are shown
-too. Of recorded fresh turns, majority votes are shown as well. Writes index.html, tables.tex, and
-figures/ with the numbers of each figure.
+too. Of recorded fresh turns, majority votes are shown as well. Writes index.html, tables.tex,
+tables.md, and figures/ with the numbers of each figure.
 """
 
 import argparse
@@ -20,9 +20,10 @@ from svr_lightning.display import plain
 from svr_lightning.files import write_file, write_json
 from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import all_figures
+from svr_lightning.report.formats import tables_md, tables_tex
 from svr_lightning.report.page import page
 from svr_lightning.report.runs import read_methods
-from svr_lightning.report.tables import all_tables, headlines, tables_tex
+from svr_lightning.report.tables import all_tables, headlines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +47,7 @@ def run(options: argparse.Namespace) -> int:
         write_json(out / "figures" / f"{figure.name}.json", figure.numbers)
     write_file(out / "index.html", [page(methods, drawn, notes, tables)])
     write_file(out / "tables.tex", [tables_tex(tables)])
+    write_file(out / "tables.md", [tables_md(tables)])
     console = Console()
     for line in headlines(methods):
         console.print(Text(plain(line)))

@@ -3,7 +3,7 @@
 :data:`DEFINITIONS` is the one list of metrics: results files, logs, tables, intervals and the
 report follow it. A metric is a sum over rows divided by another: its *terms* give the numerator and
 the denominator of each row. Terms work row by row, so that they serve per-problem tables, recorded
-turns and the gathered columns of ranks. AUROC is the only metric that is not such a ratio.
+turns and the gathered columns of ranks. Areas (AUROC, AURC) rank all rows and are no such ratios.
 
 Rows are problems or observed turns. Labels and flags are 0 or 1, verdicts are coded by
 :data:`VERDICT_CODES`, confidences are float64 in [0, 1]. What is undefined is nan.
@@ -40,6 +40,11 @@ def premature_stop(stopped_early: Column, correct: Column) -> Terms:
     return share(stopped_early * (1 - correct))
 
 
+def among_accepted(accepted: Column, correct: Column) -> Terms:
+    """Share of the accepted answers that are correct."""
+    return accepted * correct, accepted
+
+
 def verdict_agreement(verdict: Column, correct: Column) -> Terms:
     """VAcc: accuracy of the CORRECT and INCORRECT verdicts; UNSURE abstains."""
     committed = verdict >= 0
@@ -56,6 +61,52 @@ def overconfident(verdict: Column, correct: Column) -> Terms:
     return share(((verdict == VERDICT_CODES[Verdict.CORRECT]) & (correct == 0)).astype(np.int64))
 
 
+def auroc(confidence: Column, correct: Column) -> float:
+    """AUROC: how often a correct answer has a higher confidence than a wrong one; ties count 1/2.
+
+    nan if all labels are equal.
+
+    Examples:
+        >>> auroc(np.array([0.9, 0.9, 0.2]), np.array([1, 0, 0]))
+        0.75
+    """
+    levels, level = np.unique(confidence, return_inverse=True)
+    total = np.bincount(level, minlength=len(levels))
+    right = np.bincount(level[correct == 1], minlength=len(levels))
+    return float(auroc_of_counts(right, total - right))
+
+
+def auroc_of_counts(right: Column, wrong: Column) -> NDArray[np.float64]:
+    """AUROC from [..., U] correct and wrong answers at each of U ascending confidences.
+
+    Exact with ties: counts and half counts add up without rounding.
+    """
+    below = np.cumsum(wrong, -1) - wrong
+    wins = np.asarray(right * (below + wrong / 2)).sum(-1)
+    pairs = np.asarray(right.sum(-1) * wrong.sum(-1), dtype=np.float64)
+    return np.asarray(wins / np.where(pairs > 0, pairs, np.nan))
+
+
+def risk_coverage_area(confidence: Column, correct: Column) -> float:
+    """AURC: the share of wrong answers among the k most confident, averaged over k = 1 to n.
+
+    Equal confidences are in random order, of which this is the expectation. nan without rows.
+
+    Examples:
+        >>> risk_coverage_area(np.array([0.9, 0.5]), np.array([1, 0]))
+        0.25
+        >>> risk_coverage_area(np.array([0.5, 0.5]), np.array([1, 0]))
+        0.5
+    """
+    if len(confidence) == 0:
+        return math.nan
+    _, level = np.unique(-np.asarray(confidence), return_inverse=True)
+    size = np.bincount(level)
+    wrong = np.bincount(level, weights=1 - correct)
+    expected = np.cumsum(np.repeat(wrong / size, size))  # wrong ones among the k most confident
+    return math.fsum((expected / np.arange(1, len(expected) + 1)).tolist()) / len(expected)
+
+
 @dataclass(frozen=True, slots=True)
 class Definition:
     """How a metric is computed from columns, and how it is shown."""
@@ -66,13 +117,15 @@ class Definition:
     columns: tuple[str, ...]
     """Columns of a per-problem table, in the order in which ``terms`` takes them."""
     terms: Callable[..., Terms] | None = share
-    """Numerator and denominator of each row; None for AUROC."""
+    """Numerator and denominator of each row; None for an area."""
     rows: Literal["problems", "turns", "first", "returned"] = "problems"
     """Problems; or all observed turns with a self-check, the first or the returned one of each."""
     higher_is_better: bool | None = True
     """None if neither direction is better."""
     form: str = "{:.3f}"
     in_tables: bool = True
+    area: Callable[..., float] | None = None
+    """Of all rows at once, in place of ``terms``."""
 
     @property
     def of_turns(self) -> bool:
@@ -105,15 +158,53 @@ DEFINITIONS = {
         *("PSE", "premature stop error", ("stopped_early", "final_correct"), premature_stop),
         higher_is_better=False,
     ),
+    "accepted": Definition(
+        head="Accepted",
+        words="share of problems whose answer is accepted",
+        columns=("accepted",),
+        higher_is_better=None,
+    ),
+    "accepted_accuracy": Definition(
+        head="Sel. acc.",
+        words="accuracy of accepted answers",
+        columns=("accepted", "final_correct"),
+        terms=among_accepted,
+    ),
     "verdict_accuracy": Definition(
         "V-Acc", "verdict accuracy", _CHECK, verdict_agreement, rows="turns"
     ),
-    "auroc": Definition("AUROC", "AUROC of confidence", _STATED, None, rows="turns"),
+    "auroc": Definition(
+        head="AUROC",
+        words="AUROC of confidence",
+        columns=_STATED,
+        terms=None,
+        area=auroc,
+        rows="turns",
+    ),
     "auroc_first_turn": Definition(
-        "AUROC first", "AUROC of first turns", _STATED, None, rows="first"
+        head="AUROC first",
+        words="AUROC of first turns",
+        columns=_STATED,
+        terms=None,
+        area=auroc,
+        rows="first",
     ),
     "auroc_returned": Definition(
-        "AUROC ret.", "AUROC of returned turns", _STATED, None, rows="returned"
+        head="AUROC ret.",
+        words="AUROC of returned turns",
+        columns=_STATED,
+        terms=None,
+        area=auroc,
+        rows="returned",
+    ),
+    "aurc": Definition(
+        head="AURC",
+        words="area under risk and coverage",
+        columns=_STATED,
+        terms=None,
+        area=risk_coverage_area,
+        rows="returned",
+        higher_is_better=False,
     ),
     "brier": Definition(
         "Brier", "Brier score", _STATED, squared_error, rows="turns", higher_is_better=False
@@ -136,8 +227,11 @@ def value_of(metric: str, *columns: Column) -> float:
         >>> value_of("verdict_accuracy", np.array([1, 0, -1]), np.array([1, 1, 0]))
         0.5
     """
-    terms = DEFINITIONS[metric].terms
-    return auroc(*columns) if terms is None else quotient(*terms(*columns))
+    definition = DEFINITIONS[metric]
+    if definition.area is not None:
+        return definition.area(*columns)
+    assert definition.terms is not None, metric
+    return quotient(*definition.terms(*columns))
 
 
 def quotient(numerator: Column, denominator: Column) -> float:
@@ -150,29 +244,3 @@ def _total(values: Column) -> float:
     if values.dtype.kind == "f":
         return math.fsum(values.tolist())
     return int(values.sum())
-
-
-def auroc(confidence: Column, correct: Column) -> float:
-    """AUROC: how often a correct answer has a higher confidence than a wrong one; ties count 1/2.
-
-    nan if all labels are equal.
-
-    Examples:
-        >>> auroc(np.array([0.9, 0.9, 0.2]), np.array([1, 0, 0]))
-        0.75
-    """
-    levels, level = np.unique(confidence, return_inverse=True)
-    total = np.bincount(level, minlength=len(levels))
-    right = np.bincount(level[correct == 1], minlength=len(levels))
-    return float(auroc_of_counts(right, total - right))
-
-
-def auroc_of_counts(right: Column, wrong: Column) -> NDArray[np.float64]:
-    """AUROC from [..., U] correct and wrong answers at each of U ascending confidences.
-
-    Exact with ties: counts and half counts add up without rounding.
-    """
-    below = np.cumsum(wrong, -1) - wrong
-    wins = np.asarray(right * (below + wrong / 2)).sum(-1)
-    pairs = np.asarray(right.sum(-1) * wrong.sum(-1), dtype=np.float64)
-    return np.asarray(wins / np.where(pairs > 0, pairs, np.nan))

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from svr_lightning.analysis.metrics import columns_of, summarize
 from svr_lightning.analysis.records import SampleRecord
+from svr_lightning.analysis.results import setting
 from svr_lightning.core.metrics import DEFINITIONS, NONE
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, Turn
@@ -71,7 +72,8 @@ def stop_reason(record: SampleRecord, rule: StopRule | None) -> str:
 
 def print_results(file: Path) -> None:
     """Print a results file, at most 80 columns wide, and the folder it lies in."""
-    datasets = json.loads(file.read_text(encoding="utf-8"))["datasets"]
+    results = json.loads(file.read_text(encoding="utf-8"))
+    datasets = results["datasets"]
     summary = summarize([datasets])
     rows = []
     for part, names in columns_of(datasets).items():
@@ -86,4 +88,9 @@ def print_results(file: Path) -> None:
     table.padding = (0, 1, 0, 0)
     console = Console()
     console.print(table)
+    settings = results.get("config", {})
+    turns = setting(settings, "protocol", "max_turns")
+    if turns != 1 and setting(settings, "model", "evaluation", "adaptive") is False:
+        note = f"every turn is recorded and the last of {turns} returned; to stop by a rule:"
+        console.print(Text(f"{note} svr replay {file.parent}"), soft_wrap=True)
     console.print(Text(f"{file.parent}: samples.jsonl, results.json"), soft_wrap=True)

@@ -92,6 +92,10 @@ class Dialogue(ABC):
         """r_taskfmt and r_scfmt of a completion; the second is 0 without a self-check."""
         return task.format_score(text), 0.0
 
+    def answers(self, turn: int) -> bool:
+        """Whether a turn (from 1) answers the problem, so that its correctness counts."""
+        return True
+
     def applied_rule(self, rule: StopRule) -> StopRule | None:
         """The form in which a stopping rule applies; None for one that needs a self-check."""
         return None if rule.needs_self_check else rule

@@ -28,11 +28,15 @@ class SolverAndTutor(Neutral):
         """Feedback on an answer; after feedback, the question with both."""
         style = get_task(problem.task).style
         texts = [turn.completion.text for turn in turns]
-        if len(turns) % 2:
+        if self.answers(len(turns)):
             prompt = feedback(style, problem.question, texts[-1])
             return PromptRequest(prompt, FEEDBACK_TOKENS)
         attempt, hints = texts[-2:]
         return guided(style, problem.question, attempt, hints, len(turns) + 1)
+
+    def answers(self, turn: int) -> bool:
+        """Odd turns do."""
+        return turn % 2 == 1
 
     def applied_rule(self, rule: StopRule) -> StopRule | None:
         """None: feedback is no answer that a rule could judge."""

@@ -103,6 +103,14 @@ def token_axis(axes: Axes) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
+def share_axis(axes: Axes) -> None:
+    """A vertical axis of shares, once everything is drawn: where all are equal, still a tenth."""
+    low, high = axes.get_ylim()
+    if high - low < 0.1:
+        middle = min(max((low + high) / 2, 0.04), 0.96)
+        axes.set_ylim(middle - 0.06, middle + 0.06)
+
+
 def stacked_bars(
     axes: Axes,
     rows: Mapping[float, Mapping[str, float]],

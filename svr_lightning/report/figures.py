@@ -171,6 +171,7 @@ def draw_frontier(data: Numbers) -> Figure:
             look = {"color": colour, "markersize": 8, "zorder": 5, "label": name, "linestyle": ""}
             axes.plot(x, y, marker=marker, **look)
         drawing.token_axis(axes)
+        drawing.share_axis(axes)
 
     return drawing.panels(data["panels"], 2.9, draw, "accuracy")
 
@@ -211,6 +212,7 @@ def draw_budgets(data: Numbers) -> Figure:
         axes.set_xticks(panel["budgets"])
         axes.set_xlabel("turns per problem")
         axes.margins(y=0.15)
+        drawing.share_axis(axes)
 
     return drawing.panels(data["panels"], 2.5, draw, "accuracy")
 
@@ -365,6 +367,7 @@ def draw_rules(data: Numbers) -> Figure:
     axes.axvline(end["tokens"], color=FAINT, linestyle=drawing.DASHED, zorder=0)
     axes.set_ylabel("accuracy")
     drawing.token_axis(axes)
+    drawing.share_axis(axes)
     drawing.legend(figure)
     return figure
 

@@ -28,6 +28,8 @@ from svr_lightning.core.stopping import StopRule
 from svr_lightning.errors import ConfigError, require
 
 Numbers = dict[str, Any]
+_OF_STOPS = ("esr", "pse", "accepted", "accepted_accuracy")
+"""Metrics that are undefined where nothing can stop."""
 
 
 def can_stop(table: TurnTable) -> bool:
@@ -94,7 +96,7 @@ class Run:
         for name, table in self.tables.items():
             values[name] = measure(table)
             if not can_stop(table):
-                values[name] |= dict.fromkeys(("esr", "pse"))
+                values[name] |= dict.fromkeys(_OF_STOPS)
         return values
 
     @cached_property

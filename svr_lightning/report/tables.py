@@ -4,15 +4,14 @@ Values are means over a method's seeds; with several seeds the sample standard d
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-
-from pandas import DataFrame  # comes with datasets
+from dataclasses import dataclass, field, replace
 
 from svr_lightning.analysis.metrics import Summary, Value, columns_of, groups
 from svr_lightning.core.metrics import DEFINITIONS, NONE
-from svr_lightning.display import plain
 from svr_lightning.report.runs import Method, data_sets
 
+_RANKED = ("accuracy",)
+"""Metrics whose best and second-best values a comparison marks."""
 _COST = ("accuracy", "avg_total_tokens")
 _OPERATING = ("accuracy", "turns", "avg_total_tokens", "esr", "pse")
 Columns = Mapping[str, tuple[str, str]]
@@ -30,6 +29,11 @@ class Table:
     caption: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
+    titles: Mapping[str, str] = field(default_factory=dict)
+    """What abbreviated headings mean."""
+    best: frozenset[tuple[int, int]] = frozenset()
+    """Row and column of the best value of each column that compares; several if they are equal."""
+    second: frozenset[tuple[int, int]] = frozenset()
 
 
 def all_tables(methods: Sequence[Method]) -> list[Table]:
@@ -38,6 +42,11 @@ def all_tables(methods: Sequence[Method]) -> list[Table]:
     if any(method.votes for method in methods):
         tables.append(majority_vote(methods))
     for number, method in enumerate(methods, start=1):
+        if method.budgets and not method.votes:
+            tables.append(fixed_budgets(method, number))
+        if method.at_thresholds:
+            tables.append(threshold_accuracy(method, number))
+            tables.append(threshold_operation(method, number))
         if len(method.runs) > 1:
             tables.append(seeds(method, number))
     return tables
@@ -74,12 +83,47 @@ def _columns(parts: Sequence[str], metrics: Sequence[str]) -> Columns:
     return columns
 
 
-def _table(name: str, caption: str, first: str, columns: Columns, rows: Rows) -> Table:
-    cells = [
-        [label, *(summary(part, metric).text for part, metric in columns.values())]
-        for label, summary in rows
-    ]
-    return Table(name=name, caption=caption, head=(first, *columns), rows=cells)
+def _table(
+    name: str, caption: str, first: str, columns: Columns, rows: Rows, *, compared: int = 0
+) -> Table:
+    """A table of summaries, whose first ``compared`` rows compete."""
+    values = [[summary(*column) for column in columns.values()] for _, summary in rows]
+    best: set[tuple[int, int]] = set()
+    second: set[tuple[int, int]] = set()
+    for place, (_, metric) in enumerate(columns.values()):
+        if metric in _RANKED:
+            ranks = _ranks([row[place] for row in values[:compared]])
+            best |= {(row, place + 1) for row in ranks[0]}
+            second |= {(row, place + 1) for row in ranks[1]}
+    return Table(
+        name=name,
+        caption=caption,
+        head=(first, *columns),
+        rows=[
+            [label, *(value.text for value in row)]
+            for (label, _), row in zip(rows, values, strict=True)
+        ],
+        titles={head: DEFINITIONS[metric].words for head, (_, metric) in columns.items()},
+        best=frozenset(best),
+        second=frozenset(second),
+    )
+
+
+def _ranks(column: Sequence[Value]) -> tuple[list[int], list[int]]:
+    """The places of the best and of the second-best values as printed; none if all are equal."""
+    printed = {
+        place: float(DEFINITIONS[value.metric].text(value.mean))
+        for place, value in enumerate(column)
+        if value.mean is not None
+    }
+    levels = sorted(set(printed.values()), reverse=True)
+    if len(levels) < 2:
+        return [], []
+    first, second = ([p for p, value in printed.items() if value == levels[k]] for k in (0, 1))
+    return first, second
+
+
+_MARKS = " The best values are bold, the second-best underlined."
 
 
 def _notes(methods: Sequence[Method]) -> str:
@@ -94,10 +138,10 @@ def _notes(methods: Sequence[Method]) -> str:
 def main_results(methods: Sequence[Method]) -> Table:
     """Table 1: accuracy of every method on every data set."""
     parts = columns_of(data_sets(methods))
-    caption = f"Final-answer accuracy.{_notes(methods)}"
+    caption = f"Final-answer accuracy.{_MARKS}{_notes(methods)}"
     columns = {part: (part, "accuracy") for part in parts}
     rows = [(method.name, method.summary) for method in methods]
-    return _table("main_results", caption, "Method", columns, rows)
+    return _table("main_results", caption, "Method", columns, rows, compared=len(rows))
 
 
 def results(methods: Sequence[Method]) -> Table:
@@ -120,6 +164,8 @@ def results(methods: Sequence[Method]) -> Table:
         caption=f"Results. Intervals are 95 % over problems. {rules}.{_notes(methods)}",
         head=("Method", "Data set", "n", "Final", "95 % interval", *heads),
         rows=rows,
+        titles={DEFINITIONS[metric].head: DEFINITIONS[metric].words for metric in shown}
+        | {"n": "problems", "Final": "accuracy"},
     )
 
 
@@ -141,10 +187,60 @@ def majority_vote(methods: Sequence[Method]) -> Table:
     for method in methods:
         rows += [(f"{method.name} Maj@{k}", votes) for k, votes in method.votes.items()]
     rows += [(method.name, method.summary) for method in methods if not method.votes]
-    return _table("majority_vote", caption, "Method", _columns([*parts], _COST), rows)
+    columns = _columns([*parts], _COST)
+    return _table("majority_vote", caption + _MARKS, "Method", columns, rows, compared=len(rows))
 
 
 # --- one method -------------------------------------------------------------------------------
+
+
+def fixed_budgets(method: Method, number: int) -> Table:
+    """Appendix: the answer of turn K of every problem; below, for reference, adaptive inference."""
+    columns = {part: (part, "accuracy") for part in columns_of(data_sets([method]))}
+    rows = [(f"K={turns}", budget) for turns, budget in enumerate(method.budgets, start=1)]
+    compared = len(rows)
+    caption = (
+        f"Final-answer accuracy of {method.name} with a fixed budget: every problem has K turns, "
+        f"and the answer of the last is returned.{_MARKS}"
+    )
+    if method.runs[0].stops:
+        rows.append(("Adaptive", method.summary))
+        caption += f" Adaptive inference does not compete: {method.runs[0].rule_text}."
+    return _table(
+        f"fixed_budget_sweep_{number}",
+        caption + _notes([method]),
+        "Budget",
+        columns,
+        rows,
+        compared=compared,
+    )
+
+
+def threshold_accuracy(method: Method, number: int) -> Table:
+    """Appendix: accuracy at every threshold of the grid."""
+    columns = {part: (part, "accuracy") for part in columns_of(data_sets([method]))}
+    rows = [(f"{gamma:.2f}", summary) for gamma, summary in method.at_thresholds.items()]
+    caption = (
+        f"Final-answer accuracy of {method.name} at other thresholds \u03b3 of its rule, "
+        f"{method.runs[0].rule_text}.{_MARKS}{_notes([method])}"
+    )
+    name = f"confidence_threshold_accuracy_{number}"
+    return _table(name, caption, "\u03b3", columns, rows, compared=len(rows))
+
+
+def threshold_operation(method: Method, number: int) -> Table:
+    """Appendix: what every threshold costs and stops, on the averages or each data set."""
+    parts = groups(data_sets([method]))
+    columns = {}
+    for metric in _OPERATING:
+        columns |= _columns([*parts], [metric])
+    rows = [(f"{gamma:.2f}", summary) for gamma, summary in method.at_thresholds.items()]
+    caption = (
+        f"Operating characteristics of {method.name} at confidence thresholds \u03b3."
+        f"{_MARKS}{_notes([method])}"
+    )
+    name = f"confidence_threshold_operating_{number}"
+    return _table(name, caption, "\u03b3", columns, rows, compared=len(rows))
 
 
 def seeds(method: Method, number: int) -> Table:
@@ -157,28 +253,3 @@ def seeds(method: Method, number: int) -> Table:
     rows = [(run.seed, replace(method, runs=[run]).summary) for run in method.runs]
     mean = ("Mean \u00b1 Std.", method.summary)
     return _table(f"seed_robustness_{number}", caption, "Seed", columns, [*rows, mean])
-
-
-# --- LaTeX ------------------------------------------------------------------------------------
-
-_ESCAPED = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-
-
-def tables_tex(tables: Sequence[Table]) -> str:
-    """Every table as a float over both columns with a label of its own; needs booktabs. ASCII."""
-    return "\n".join(_latex(table) for table in tables)
-
-
-def _latex(table: Table) -> str:
-    head, *rows = ([_escaped(text) for text in row] for row in (table.head, *table.rows))
-    form = {"environment": "table*", "position_float": "centering", "hrules": True}
-    form |= {"caption": _escaped(table.caption), "label": f"tab:{table.name}"}
-    form["column_format"] = "l" + "r" * (len(head) - 1)
-    return str(DataFrame(rows, columns=head).style.hide().to_latex(**form))
-
-
-def _escaped(text: str) -> str:
-    """LaTeX for a text on one line, in ASCII."""
-    known = plain(" ".join(text.split())).replace("\u00b1", "+-").replace("\u03b3", "gamma")
-    characters = known.encode("ascii", "backslashreplace").decode("ascii")
-    return "".join(_ESCAPED.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in characters)

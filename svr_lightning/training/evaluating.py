@@ -232,9 +232,13 @@ class PolicyModule(LightningModule):
         own, folder = self.operating_point, self.policy_config.path
         if self.evaluation.stop is not None or own is None:
             return
-        file, rule = Path(folder) / OPERATING_POINT, self.applied_evaluation.full_rule
+        file = Path(folder) / OPERATING_POINT
+        rule = self.applied_evaluation.full_rule
+        text = f"stops at {rule}, the operating point of {file}"
+        if not self.evaluation.adaptive:
+            text = f"records every turn; replays stop at {rule}, the operating point of {file}"
         promises = own.promises if isinstance(own, Certificate) else ()
-        rank_zero_info("; ".join([f"stops at {rule}, the operating point of {file}", *promises]))
+        rank_zero_info("; ".join([text, *promises]))
         if not isinstance(own, Certificate):
             return
         protocol = self.protocol

@@ -20,9 +20,10 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.rewards import Reward
-from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.core.types import ScoredTurn, StopSignals, Verdict
-from svr_lightning.recipes.base import Group
+from svr_lightning.recipes.base import Group, Recipe
+from svr_lightning.recipes.dialogues import Dialogue
 
 T = TypeVar("T")
 
@@ -107,26 +108,38 @@ def seconds_now() -> float:
     return time.perf_counter()
 
 
-def rollout_stats(groups: Sequence[Group], rule: StopRule | None) -> dict[str, float]:
+def rollout_stats(groups: Sequence[Group], recipe: Recipe) -> dict[str, float]:
     """Rewards, correctness, self-verification and lengths of one rollout, averaged over turns.
 
-    Args:
-        groups: of the rollout.
-        rule: the recipe's form of the paper's stopping rule, applied to each turn.
+    Correctness is that of answers: feedback between them, as in MLMT-RL, does not count.
     """
     turns = [turn for group in groups for trajectory in group.scored for turn in trajectory]
     rewards = [reward for group in groups for rewards in group.rewards for reward in rewards]
-    returns = list(chain.from_iterable(group.returns for group in groups))
+    correct = _correct_by_turn(groups, recipe.dialogue)
     stats = {
-        "train/reward/mean": fmean(returns),
+        "train/reward/mean": fmean(chain.from_iterable(group.returns for group in groups)),
         "train/zero_std_groups": _share(group.degenerate for group in groups),
         "train/resampled_groups": _share(group.seeds.attempt > 0 for group in groups),
         "train/generations": len(turns) / len(groups),
-        "train/accuracy": _share(turn.correct for turn in turns),
+        "train/accuracy": _share(chain.from_iterable(correct.values())),
         "train/truncated": _share(turn.truncated for turn in turns),
         "train/completion_tokens": fmean(turn.completion_tokens for turn in turns),
     }
-    return {**stats, **_reward_terms(rewards), **_per_turn(groups), **_self_checks(turns, rule)}
+    for index in sorted(correct):
+        stats[f"train/turn{index}/accuracy"] = _share(correct[index])
+    rule = recipe.dialogue.applied_rule(Confident())
+    return {**stats, **_reward_terms(rewards), **_self_checks(turns, rule)}
+
+
+def _correct_by_turn(groups: Sequence[Group], dialogue: Dialogue) -> dict[int, list[bool]]:
+    """The labels of every turn that answers its problem, by number of the turn."""
+    correct: dict[int, list[bool]] = {}
+    for group in groups:
+        for trajectory, scored in zip(group.trajectories, group.scored, strict=True):
+            for turn, label in zip(trajectory.turns, scored, strict=True):
+                if dialogue.answers(turn.index):
+                    correct.setdefault(turn.index, []).append(label.correct)
+    return correct
 
 
 def _reward_terms(rewards: Sequence[Reward]) -> dict[str, float]:
@@ -138,44 +151,41 @@ def _reward_terms(rewards: Sequence[Reward]) -> dict[str, float]:
     }
 
 
-def _per_turn(groups: Sequence[Group]) -> dict[str, float]:
-    correct: dict[int, list[bool]] = {}
-    for group in groups:
-        for trajectory, scored in zip(group.trajectories, group.scored, strict=True):
-            for turn, label in zip(trajectory.turns, scored, strict=True):
-                correct.setdefault(turn.index, []).append(label.correct)
-    return {f"train/turn{index}/accuracy": _share(correct[index]) for index in sorted(correct)}
-
-
 def _self_checks(turns: Sequence[ScoredTurn], rule: StopRule | None) -> dict[str, float]:
-    """Statistics of the self-checks; nothing if no turn has one."""
-    checked = [
-        (turn.verdict, turn.confidence, turn.correct, turn.truncated)
-        for turn in turns
-        if turn.verdict is not None and turn.confidence is not None
-    ]
+    """Statistics of the self-checks; nothing if no turn has one.
+
+    Args:
+        turns: of the rollout.
+        rule: the recipe's form of the paper's stopping rule, applied to each turn.
+    """
+    checked = [turn for turn in turns if turn.verdict is not None and turn.confidence is not None]
     if not checked:
         return {}
+    confidence = np.array([turn.confidence for turn in checked])
+    correct = np.array([turn.correct for turn in checked], dtype=np.int64)
     stats = {
-        "train/brier": fmean((stated - correct) ** 2 for _, stated, correct, _ in checked),
+        "train/brier": fmean((confidence - correct) ** 2),
         "train/overconfidence": _share(
-            verdict == Verdict.CORRECT and not correct for verdict, _, correct, _ in checked
+            turn.verdict == Verdict.CORRECT and not turn.correct for turn in checked
         ),
-        "train/would_stop": _share(
-            rule is not None and rule.stops([StopSignals(verdict, stated, truncated)], 2)
-            for verdict, stated, _, truncated in checked
-        ),
-        "train/confidence/spread": pstdev(stated for _, stated, *_ in checked),
+        "train/would_stop": _share(rule is not None and _stops(rule, turn) for turn in checked),
+        "train/confidence/spread": pstdev(confidence.tolist()),
     }
-    for word in Verdict:
-        share = _share(verdict == word for verdict, *_ in checked)
-        stats[f"train/verdict/{word.value.lower()}"] = share
-    for name, label in (("right", True), ("wrong", False)):
-        values = [stated for _, stated, correct, _ in checked if correct == label]
-        if values:
-            stats[f"train/confidence/{name}"] = fmean(values)
-    ranked = auroc(*(np.array(column) for column in list(zip(*checked, strict=True))[1:3]))
-    return stats if math.isnan(ranked) else {**stats, "train/auroc": ranked}
+    for verdict in Verdict:
+        share = _share(turn.verdict == verdict for turn in checked)
+        stats[f"train/verdict/{verdict.value.lower()}"] = share
+    for name, label in (("right", 1), ("wrong", 0)):
+        if (correct == label).any():
+            stats[f"train/confidence/{name}"] = fmean(confidence[correct == label])
+    ranked = auroc(confidence, correct)
+    if not math.isnan(ranked):
+        stats["train/auroc"] = ranked
+    return stats
+
+
+def _stops(rule: StopRule, turn: ScoredTurn) -> bool:
+    """Whether a turn would end its trajectory, were it not the last one; truncated ones do not."""
+    return rule.stops([StopSignals(turn.verdict, turn.confidence, turn.truncated)], 2)
 
 
 def _share(flags: Iterable[bool]) -> float:

@@ -20,7 +20,6 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from svr_lightning.core.ranges import Count, check_arguments
 from svr_lightning.core.seeds import derive_seed
-from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Decoding, Problem
 from svr_lightning.display import plain
 from svr_lightning.engines import lora
@@ -224,7 +223,7 @@ class SVRModule(PolicyModule):
                 show_progress=self.global_rank == 0,
             )
         self.groups = groups
-        stats = rollout_stats(groups, self.recipe.dialogue.applied_rule(Confident()))
+        stats = rollout_stats(groups, self.recipe)
         stats["time/rollout"] = time.perf_counter() - started
         turns = [turn for group in groups for scored in group.scored for turn in scored]
         tokens = sum(turn.completion_tokens for turn in turns)

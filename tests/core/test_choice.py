@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from svr_lightning.analysis.choice import Options, choose, draw, joined
+from svr_lightning.analysis.choice import Options, choose, draw, gap, joined, measured
+from svr_lightning.analysis.intervals import wilson_interval
 
 
 def options(right: list[list[float]], tokens: list[float]) -> Options:
@@ -56,6 +57,20 @@ def test_seeds_are_drawn_too_and_clusters_stay_together():
     assert set(found.accuracy.tolist()) == {0.0, 0.5, 1.0}
     assert (draws.counts[:, ::2] == draws.counts[:, 1::2]).all()
     assert (draws.halves[:, ::2] == draws.halves[:, 1::2]).all()
+
+
+def test_none_or_all_right_have_the_interval_that_an_evaluation_gives_them():
+    """Resamples of ten equal outcomes are equal, and say nothing of an eleventh problem."""
+    for right, interval in ((0.0, [0.0, 0.278]), (1.0, [0.722, 1.0])):
+        (found,) = choose(options([[right] * 10], [1.0]), [1.0], draw(np.arange(10)))
+        assert measured(found)["ci95"] == pytest.approx(interval, abs=5e-4)
+        assert measured(found)["ci95"] == wilson_interval(right, 10)
+        # Either of two such policies may be better by as much as one interval is wide.
+        same = gap(found, found)
+        assert (same["gap"], same["gap_ci95"]) == (0.0, pytest.approx([-0.278, 0.278], abs=5e-4))
+    # In pairs that are alike they count as five.
+    (found,) = choose(options([[0.0] * 10], [1.0]), [1.0], draw(np.arange(10) // 2))
+    assert measured(found)["ci95"] == wilson_interval(0.0, 5)
 
 
 def test_options_that_return_the_same_are_one():

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from torchmetrics.classification import BinaryCalibrationError
 
 from svr_lightning.analysis.intervals import wilson_interval
@@ -15,11 +16,20 @@ from svr_lightning.core.stopping import Confident
 from svr_lightning.metrics import METRIC_NAMES
 from svr_lightning.report.figures import (
     bin_of,
+    budget_numbers,
+    draw_budgets,
+    draw_frontier,
+    draw_rules,
+    draw_thresholds,
+    frontier_numbers,
     reliability_numbers,
+    rule_numbers,
     stop_numbers,
+    threshold_numbers,
     transition_numbers,
 )
-from tests.trajectories import failed, record, turn_tables, uncensored
+from svr_lightning.report.runs import Method, read_methods
+from tests.trajectories import failed, record, save, turn_tables, uncensored
 
 
 @pytest.fixture
@@ -116,6 +126,71 @@ def test_a_summary_of_several_seeds_has_their_sample_deviation_and_no_interval_o
     assert found.deviation == pytest.approx(0.13**0.5)
     assert found.interval is None
     assert found.text == "0.500 \u00b1 0.361"
+
+
+@pytest.fixture
+def svr(tmp_path) -> Method:
+    """The six trajectories as a method with T_max = 3."""
+    (method,) = read_methods([f"SVR={save(tmp_path / 'svr', uncensored())}"])
+    return method
+
+
+def lines_of(figure: Figure) -> dict[str, tuple[list[float], list[float]]]:
+    """What is drawn under each name of the legend."""
+    (axes,) = figure.axes
+    return {
+        line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines
+    }
+
+
+def test_the_threshold_figure_draws_early_stops_and_premature_ones_apart(svr):
+    numbers = threshold_numbers(svr)
+    (panel,) = numbers["panels"]
+    at = panel["thresholds"].index(0.8)
+    # At .80: a, b, e, f stop at turn 1, c at turn 2; b and f wrong.
+    assert (panel["esr"][at], panel["pse"][at], panel["turns"][at]) == (5 / 6, 2 / 6, 9 / 6)
+    drawn = lines_of(draw_thresholds(numbers))
+    assert drawn["stopped early"] == (panel["thresholds"], panel["esr"])
+    assert drawn["stopped early and wrong"] == (panel["thresholds"], panel["pse"])
+    assert drawn["accuracy"] == (panel["thresholds"], panel["accuracy"])
+
+
+def test_fixed_budgets_are_drawn_from_one_turn_on(svr):
+    drawn = lines_of(draw_budgets(budget_numbers(svr)))
+    # Turn 1: a and e are right; turn 2: b, c, f; turn 3: b and d.
+    assert drawn["fixed turns"] == ([1, 2, 3], [2 / 6, 3 / 6, 2 / 6])
+
+
+def test_the_frontier_counts_prompts_and_completions_of_all_turns(svr):
+    (panel,) = frontier_numbers([svr])["panels"]
+    (point,) = panel["points"]
+    assert point["tokens"] == 3328 / 6
+    # Prompts of 100, 200 and 300; completions of 733, 272 and 283 in all.
+    assert panel["lines"][0]["tokens"] == pytest.approx([1333 / 6, 2805 / 6, 4888 / 6])
+    drawn = lines_of(draw_frontier({"panels": [panel]}))
+    assert drawn["SVR"] == ([3328 / 6], [0.5])
+
+
+def test_the_bar_of_several_seeds_is_their_standard_deviation(tmp_path):
+    shares = ((1, 1, 1, 0), (1, 0, 0, 0))
+    for seed, labels in enumerate(shares):
+        rows = [record(str(i), (bool(y), "C", 0.9, 5), early=True) for i, y in enumerate(labels)]
+        save(tmp_path / str(seed), rows, {"seed_everything": seed})
+    methods = read_methods([f"m={tmp_path / '0'}", f"m={tmp_path / '1'}"])
+    ((point,),) = (panel["points"] for panel in frontier_numbers(methods)["panels"])
+    # 3/4 and 1/4: the sample standard deviation is sqrt(2 x 1/16), not divided by sqrt(2).
+    assert point["accuracy_interval"] == pytest.approx([0.5 - 0.125**0.5, 0.5 + 0.125**0.5])
+
+
+def test_a_policy_that_is_never_right_has_an_axis_of_shares(tmp_path):
+    rows = [record(str(i), *[(False, "I", 0.1, 5)] * 3) for i in range(10)]
+    (method,) = read_methods([str(save(tmp_path / "wrong", rows))])
+    (table,) = method.runs[0].tables.values()
+    budgets = draw_budgets(budget_numbers(method))
+    for figure in (budgets, draw_rules(rule_numbers({"toy": table}))):
+        low, high = figure.axes[0].get_ylim()
+        assert -0.06 < low < 0
+        assert 0.09 < high < 0.4
 
 
 def test_pooling_keeps_every_problem_of_every_data_set():

@@ -16,6 +16,8 @@ from svr_lightning.core.metrics import DEFINITIONS, Definition, auroc, quotient,
 from svr_lightning.core.types import Verdict
 from svr_lightning.metrics import (
     VERDICT_CODES,
+    AcceptedAccuracy,
+    AcceptedShare,
     AnyTurnAccuracy,
     BrierScore,
     CompletionTokens,
@@ -27,6 +29,7 @@ from svr_lightning.metrics import (
     Overconfidence,
     PrematureStopError,
     PromptTokens,
+    RiskCoverageArea,
     TotalTokens,
     VerdictAccuracy,
 )
@@ -39,6 +42,8 @@ C, N, U = (VERDICT_CODES[v] for v in (Verdict.CORRECT, Verdict.INCORRECT, Verdic
 # The six trajectories of trajectories.py, per example and per observed turn.
 FINAL = tensor([True, False, True, True, False, False])
 EARLY = tensor([True, True, True, False, False, False])
+ACCEPTED = tensor([True, True, True, True, False, True])
+RETURNED = tensor([0.95, 0.9, 0.85, 0.99, 0.5, 0.9], dtype=torch.float64)
 VERDICT = tensor([C, C, C, C, N, U, C, C, N, U, C, N, C])
 CONFIDENCE = tensor(
     [0.95, 0.9, 1.0, 0.85, 0.2, 0.5, 0.99, 0.8, 0.3, 0.5, 0.8, 0.6, 0.9], dtype=torch.float64
@@ -55,10 +60,13 @@ BY_HAND: list[tuple[type[Metric], tuple[torch.Tensor, ...], str]] = [
     (TotalTokens, (tensor([150, 160, 852, 660, 606, 900]),), "avg_total_tokens"),
     (EarlyStopRate, (EARLY,), "esr"),
     (PrematureStopError, (EARLY, FINAL), "pse"),
+    (AcceptedShare, (ACCEPTED,), "accepted"),
+    (AcceptedAccuracy, (ACCEPTED, FINAL), "accepted_accuracy"),
     (VerdictAccuracy, (VERDICT, CORRECT), "verdict_accuracy"),
     (ConfidenceAUROC, (CONFIDENCE, CORRECT), "auroc"),
     (BrierScore, (CONFIDENCE, CORRECT), "brier"),
     (Overconfidence, (VERDICT, CORRECT), "overconfidence"),
+    (RiskCoverageArea, (RETURNED, FINAL), "aurc"),
 ]
 each_metric = pytest.mark.parametrize(
     ("kind", "columns", "name"), BY_HAND, ids=[kind.__name__ for kind, _, _ in BY_HAND]
@@ -94,8 +102,32 @@ def test_rows_with_an_id_count_once_and_rows_without_all_count(kind, columns, na
     metric.reset()
     metric.update(*columns)
     metric.update(*columns, example_ids=torch.full_like(ids, -1))
-    # Every row twice leaves each of these proportions and means as it is.
-    assert metric.compute().item() == pytest.approx(EXPECTED[name], rel=1e-15)
+    # Every row twice leaves proportions and means as they are. Of twice the answers, the wrong ones
+    # among the 1 to 12 most confident are 0 four times, then 1 to 4, 4 twice, then 5 and 6.
+    wrong = [1 / 5, 2 / 6, 3 / 7, 4 / 8, 4 / 9, 4 / 10, 5 / 11, 6 / 12]
+    expected = sum(wrong) / 12 if name == "aurc" else EXPECTED[name]
+    assert metric.compute().item() == pytest.approx(expected, rel=1e-15)
+
+
+def test_the_area_under_risk_and_coverage_takes_equal_confidences_in_random_order():
+    labels = tensor([1, 0, 0])
+    metric = RiskCoverageArea()
+    metric.update(tensor([0.7, 0.7, 0.2], dtype=torch.float64), labels)
+    # Either order of the two: half an error of one, one of two; then two of three.
+    assert metric.compute().item() == pytest.approx((1 / 2 + 1 / 2 + 2 / 3) / 3)
+    sure = RiskCoverageArea()
+    sure.update(tensor([0.7, 0.7, 0.2], dtype=torch.float64), torch.ones(3))
+    assert sure.compute() == 0
+    # Without any order every share is the error rate.
+    blind = RiskCoverageArea()
+    blind.update(torch.full((3,), 0.5, dtype=torch.float64), labels)
+    assert blind.compute().item() == pytest.approx(2 / 3)
+
+
+def test_nothing_accepted_has_no_accuracy_of_accepted_answers():
+    rows = [{**record("x", (True, "U", 0.5, 1)), "accepted": False}]
+    found = summarize(rows)["datasets"]["toy"]
+    assert (found["accepted"], found["accepted_accuracy"]) == (0.0, None)
 
 
 def test_confidences_agree_with_scikit_learn_on_random_data_with_ties():

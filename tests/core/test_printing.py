@@ -22,5 +22,15 @@ def test_names_are_shortened_in_a_narrow_terminal_and_numbers_are_not(
     (row,) = [line for line in lines if line.lstrip().startswith("oly")]
     assert len(row) <= 80
     assert row.split()[0].endswith("…"), row
+    assert not any("svr replay" in line for line in lines)
     for shown in ("1319", "0.533", "[0.467, 0.598]", "10.0", "0.352"):
         assert shown in row
+
+
+def test_a_recording_of_every_turn_says_that_no_rule_has_stopped_it(tmp_path, capsys):
+    config = {"protocol": {"max_turns": 3}, "model": {"evaluation": {"adaptive": False}}}
+    results = {"datasets": {"toy": VALUES}, "config": config}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    print_results(tmp_path / "results.json")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "every turn is recorded and the last of 3 returned; to stop by a rule: svr re" in shown

@@ -206,7 +206,7 @@ def test_every_recipe_takes_a_reward_of_ones_own(name):
     assert {tuple(reward.terms) for reward in rewards} == {("correct", "long")}
     assert (max(group.returns), min(group.returns)) == pytest.approx((1.4, 0.4))
     assert any(advantages(recipe.credit(group)))
-    stats = rollout_stats([group], Confident())
+    stats = rollout_stats([group], recipe)
     assert stats["train/reward/long"] == pytest.approx(0.4)
     assert {key for key in stats if key.startswith("train/reward/")} == {
         f"train/reward/{term}" for term in ("mean", "correct", "long")
@@ -262,13 +262,26 @@ def test_a_reward_that_is_none_is_refused_in_one_line(returned, message):
     assert "\n" not in str(caught.value)
 
 
+def test_feedback_between_answers_does_not_count_as_a_wrong_answer():
+    """Of MLMT-RL's three turns the second is the tutor's."""
+    recipe, group = two("mlmt_rl")
+    stats = rollout_stats([group], recipe)
+    # Both first answers are wrong, one of the two last ones is right.
+    assert stats["train/accuracy"] == 1 / 4
+    assert stats["train/turn1/accuracy"] == 0
+    assert stats["train/turn3/accuracy"] == 1 / 2
+    assert "train/turn2/accuracy" not in stats
+    assert stats["train/generations"] == 6
+
+
 # --- methods without a self-check -------------------------------------------------------------
 
 
 def test_a_method_without_a_self_check_has_none_and_logs_none():
-    ((group,), _) = play(GRPOMT(group_size=2), lambda i, n, _: THREE_TURNS[i][n])
+    recipe = GRPOMT(group_size=2)
+    ((group,), _) = play(recipe, lambda i, n, _: THREE_TURNS[i][n])
     assert {turn.check for t in group.trajectories for turn in t.turns} == {None}
     turns = [turn for turns in group.scored for turn in turns]
     assert {(t.verdict, t.confidence, t.self_check_format) for t in turns} == {(None, None, 0.0)}
-    logged = " ".join(rollout_stats([group], Confident()))
+    logged = " ".join(rollout_stats([group], recipe))
     assert not any(word in logged for word in ("brier", "verdict", "confiden", "self_check"))

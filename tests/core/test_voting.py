@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from svr_lightning.analysis.intervals import wilson_interval
 from svr_lightning.analysis.voting import majority_is_right
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import AnswerNumbers
@@ -33,7 +34,7 @@ from tests.trajectories import pool, vote
 def test_the_whole_pool_votes_once(answers, right):
     values = vote([pool("x", answers)], [len(answers)], resamples=3)["toy"]
     assert values[f"maj@{len(answers)}"] == float(right)
-    assert values["ci95"][f"maj@{len(answers)}"] == [float(right)] * 2
+    assert values["ci95"][f"maj@{len(answers)}"] == wilson_interval(float(right), 1)
 
 
 def by_hand(answers: str, k: int) -> float:

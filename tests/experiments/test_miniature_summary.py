@@ -51,7 +51,7 @@ def test_seeds_are_resampled_as_well_as_problems():
 
 def test_a_seed_without_a_value_is_left_out_of_the_mean():
     counts, seeds = np.ones((3, 2)), np.array([[1.0, 1], [1, 1], [0, 2]])
-    drawn = Draws(counts=counts, seeds=seeds, halves=np.ones((1, 2), dtype=bool))
+    drawn = Draws(counts=counts, seeds=seeds, halves=np.ones((1, 2), dtype=bool), size=2)
     entry = summary.entry(np.array([[0.4] * 3, [math.nan] * 3]), drawn)
     assert entry == {"mean": 0.4, "ci95": [0.4, 0.4], "seeds": [0.4, None]}
 

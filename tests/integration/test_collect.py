@@ -7,7 +7,6 @@ import pytest
 
 from svr_lightning.core.credit import is_degenerate
 from svr_lightning.core.seeds import START, SeedContext, derive_seed
-from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Request
 from svr_lightning.recipes.base import Group
@@ -124,7 +123,7 @@ def rolled(*scripts: Sequence[str], problems: Sequence[str] = ("p",)) -> list[Gr
 
 def test_what_is_logged_of_a_rollout_is_worked_out_by_hand():
     groups = rolled([WRONG + SURE, RIGHT + SURE], [WRONG + SURE, WRONG])
-    stats = rollout_stats(groups, Confident())
+    stats = rollout_stats(groups, SVR())
     assert stats["train/reward/mean"] == pytest.approx((1.42 + 0.125) / 2)
     assert stats["train/accuracy"] == 1 / 4
     assert stats["train/generations"] == 4
@@ -142,6 +141,15 @@ def test_what_is_logged_of_a_rollout_is_worked_out_by_hand():
     assert stats["train/overconfidence"] == 2 / 4
     assert stats["train/reward/abs"] == pytest.approx(0.8 / 4)
     assert stats["train/truncated"] == 0.0
+
+
+def test_a_truncated_turn_would_not_stop_however_sure_it_is():
+    (group,) = rolled([RIGHT + SURE, RIGHT + SURE], [WRONG + SURE, WRONG])
+    first, second = group.scored
+    cut = replace(group, scored=((replace(first[0], truncated=True), first[1]), second))
+    # Three of four turns say CORRECT at 0.9; one of these is cut off.
+    assert rollout_stats([cut], SVR())["train/would_stop"] == 2 / 4
+    assert rollout_stats([group], SVR())["train/would_stop"] == 3 / 4
 
 
 def test_replacing_problems_needs_a_source_of_fresh_ones():

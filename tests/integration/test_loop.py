@@ -1,5 +1,6 @@
 """The fit loop: one rollout, then its optimizer steps."""
 
+import json
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -284,6 +285,11 @@ def test_the_comparison_shows_what_the_self_check_is_worth_at_equal_tokens(tmp_p
     for name, turns in (("after", 3), ("fresh_before", 2), ("fresh", 2)):
         rows = jsonl(tmp_path / "eval" / name / "samples.jsonl")
         assert all(len(row["turns"]) == turns for row in rows)
+        if turns == 2:  # drawn as in training, so that they differ
+            quoted = json.loads((tmp_path / "eval" / name / "results.json").read_text())["config"]
+            drawn = quoted["model"]["evaluation"]
+            assert (drawn["temperature"], drawn["fresh_turns"]) == (one.sampling.temperature, True)
+            assert any(row["turns"][0]["text"] != row["turns"][1]["text"] for row in rows)
     assert one.evaluation.fresh_turns is False
     printed = " ".join(capsys.readouterr().out.split())
     for way in (

@@ -17,9 +17,10 @@ from svr_lightning.analysis.results import read_evaluation
 from svr_lightning.core.stopping import Confident, RepeatedAnswer, StopRule, rule_as_config
 from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import all_figures
+from svr_lightning.report.formats import tables_md, tables_tex
 from svr_lightning.report.page import OTHER, POLICY, choose, classes, page, trajectories
 from svr_lightning.report.runs import read_methods
-from svr_lightning.report.tables import all_tables, headlines, tables_tex
+from svr_lightning.report.tables import Table, all_tables, headlines
 from tests.commands import refused
 from tests.trajectories import failed, pool, record, records_of, save, turn, turn_tables, uncensored
 
@@ -205,16 +206,101 @@ def test_tables_are_latex_with_the_rows_that_the_runs_allow(tmp_path):
     names = [table.name for table in tables]
     assert len(set(names)) == len(names)
     assert {re.sub("_[0-9]+$", "", name) for name in names} == {
-        *("main_results", "results", "majority_vote", "seed_robustness")
+        *("main_results", "results", "majority_vote", "seed_robustness", "fixed_budget_sweep"),
+        *("confidence_threshold_accuracy", "confidence_threshold_operating"),
     }
     text = tables_tex(tables)
-    assert text.isascii()
     assert _balanced(text)
     # Two of three samples are right; prompts of 100 tokens, completions of 10, 20 and 30.
-    assert "GRPO Maj@3 & 1.000 & 360 \\\\" in text
+    assert r"GRPO Maj@3 & \textbf{1.000} & 360 \\" in text
     (votes,) = (line for line in all_figures(methods)[0][0].numbers["panels"][0]["lines"][1:])
     assert votes == {"name": "GRPO, votes", "accuracy": [1.0], "tokens": [360.0]}
-    assert "+- " in text
+    assert r" $\pm$ " in text
+
+
+def test_the_papers_sweeps_are_tables_by_data_set_with_marks(tmp_path):
+    rows = [{**row, "dataset": name} for name in ("gsm8k", "math500") for row in uncensored()]
+    path = save(tmp_path / "run", rows, config(42))
+    found = {table.name: table for table in all_tables(read_methods([f"SVR={path}"]))}
+    budgets = found["fixed_budget_sweep_1"]
+    assert budgets.head == ("Budget", "GSM8K", "MATH500", "All-2")
+    # Turn 1: a and e are right; turn 2: b, c, f; turn 3: b and d. Adaptive: a, c, d.
+    assert [row[:2] for row in budgets.rows] == [
+        *(["K=1", "0.333"], ["K=2", "0.500"], ["K=3", "0.333"], ["Adaptive", "0.500"])
+    ]
+    # The adaptive row does not compete; K=1 and K=3 share the second place.
+    assert budgets.best == {(1, column) for column in (1, 2, 3)}
+    assert budgets.second == {(row, column) for row in (0, 2) for column in (1, 2, 3)}
+    accuracy = found["confidence_threshold_accuracy_1"]
+    assert accuracy.head == ("\u03b3", "GSM8K", "MATH500", "All-2")
+    # At .80 a, c, d, e are right, from .85 on a, c, d; at .95 a again, and b at turn 2, and d.
+    by_threshold = {row[0]: row[1] for row in accuracy.rows}
+    assert len(by_threshold) == 10
+    assert [by_threshold[one] for one in ("0.80", "0.85", "0.95")] == ["0.667", "0.500", "0.500"]
+    operation = found["confidence_threshold_operating_1"]
+    assert operation.head == ("\u03b3", "Acc.", "Turns", "Tokens", "ESR", "PSE")
+    (chosen,) = (row for row in operation.rows if row[0] == "0.85")
+    assert chosen[1:] == ["0.500", "2.17", "555", "0.500", "0.167"]
+
+
+def test_the_best_of_a_column_is_bold_and_the_second_underlined_in_every_form(tmp_path):
+    shares = {"first": (1, 1, 1), "second": (1, 1, 0), "third": (0, 0, 1), "also second": (0, 1, 1)}
+    for name, labels in shares.items():
+        rows = [record(str(i), (bool(y), "C", 0.9, 5), early=True) for i, y in enumerate(labels)]
+        save(tmp_path / name, rows)
+    methods = read_methods([str(tmp_path / name) for name in shares])
+    tables = all_tables(methods)
+    main = tables[0]
+    assert (main.best, main.second) == ({(0, 1)}, {(1, 1), (3, 1)})
+    tex, md = tables_tex([main]), tables_md([main])
+    assert r"first & \textbf{1.000} \\" in tex
+    assert r"also second & \underline{0.667} \\" in tex
+    assert "| third | 0.333 |" in md
+    assert "| first | **1.000** |" in md
+    assert "| second | <ins>0.667</ins> |" in md
+    html = page(methods, [], [], tables)
+    assert '<td class="best">1.000</td>' in html
+    assert html.count('<td class="second">0.667</td>') == 2
+    # One row, or equal ones, have no best.
+    (alone, *_) = all_tables(methods[:1])
+    assert not alone.best | alone.second
+
+
+def test_a_table_keeps_names_in_any_script_and_its_rows_apart():
+    table = Table(
+        name="t",
+        caption="\u03b3 >= 0.5",
+        head=("\u65b9\u6cd5", "a|b"),
+        rows=[["[2] M\u00fcller", "0.5 \u00b1 0.1"], ["*", "1 < 2"], ["50 % & more_", "--"]],
+    )
+    assert tables_tex([table]) == "\n".join(
+        [
+            r"\begin{table*}",
+            r"\centering",
+            r"\caption{$\gamma$ \textgreater{}= 0.5}",
+            r"\label{tab:t}",
+            r"\begin{tabular}{lr}",
+            r"\toprule",
+            "\u65b9\u6cd5 & a\\textbar{}b \\\\",
+            r"\midrule",
+            "{}[2] M\u00fcller & 0.5 $\\pm$ 0.1 \\\\",
+            r"{}* & 1 \textless{} 2 \\",
+            r"50 \% \& more\_ & -- \\",
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table*}",
+            "",
+        ]
+    )
+    assert tables_md([table]).splitlines() == [
+        "**t** \u03b3 &gt;= 0.5",
+        "",
+        "| \u65b9\u6cd5 | a\\|b |",
+        "| :-- | --: |",
+        "| \\[2\\] M\u00fcller | 0.5 \u00b1 0.1 |",
+        "| \\* | 1 &lt; 2 |",
+        "| 50 % &amp; more\\_ | -- |",
+    ]
 
 
 def _balanced(text: str) -> bool:
@@ -392,9 +478,14 @@ def test_hostile_text_stays_text_on_the_page(hostile):
 
 
 def test_hostile_text_stays_text_in_every_other_file(hostile):
-    table = (hostile / "tables.tex").read_bytes().decode("ascii")
+    table = (hostile / "tables.tex").read_text(encoding="utf-8")
     assert "\\input" not in table
     assert _balanced(table)
+    assert "\u4f60\u597d" in table
+    assert all(c == "\n" or c.isprintable() for c in table)
+    markdown = (hostile / "tables.md").read_text(encoding="utf-8")
+    assert not re.search(r"<(?!ins>|/ins>)|(?<!\\)[\[`]", markdown)
+    assert "\u4f60\u597d" in markdown
     drawings = sorted((hostile / "figures").glob("*.svg"))
     assert len(drawings) == 7
     for file in drawings:
