@@ -47,7 +47,9 @@ def says(answer: str, verdict: str, confidence: float) -> str:
     return f"<answer>{answer}</answer>\n{check}"
 
 
-DOUBT, SURE = says("10-4", "INCORRECT", 0.4), says("(10/5)*4", "CORRECT", 0.95)
+DOUBTED, SURE_OF = "10-4", "(10/5)*4"
+DOUBT = says(DOUBTED, "INCORRECT", 0.4)
+SURE = says(SURE_OF, "CORRECT", 0.95)
 
 Answer = Callable[[dict[str, Any], int], Reply]
 """From a request's body and its number, from 1, to the answer."""

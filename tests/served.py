@@ -13,9 +13,9 @@ import httpx
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.clients.chat_model import ChatModel
 from svr_lightning.control.backends import EngineBackend, Upstream
-from svr_lightning.control.controller import Controller
 from svr_lightning.control.listening import Listener, bound
 from svr_lightning.control.server import ChatServer, Limits
+from svr_lightning.control.settings import Settings
 from svr_lightning.core.stopping import Confident
 from svr_lightning.engines.base import Engine
 from svr_lightning.evaluation.config import EvaluationConfig
@@ -27,19 +27,17 @@ from svr_lightning.training.sources import DataSource, load_problems
 from tests.chat_server import QUESTION
 
 
-def unused(*_: Any) -> Any:
-    """The client of a controller whose requests have their own."""
-    raise AssertionError
-
-
 def in_front_of(url: str, **settings: Any) -> ChatServer:
     """A server for Countdown in front of another one; ``settings`` of controller or limits."""
     limits = {k: settings.pop(k) for k in Limits.__struct_fields__ if k in settings}
-    own = {k: settings.pop(k) for k in ("key", "origins", "model") if k in settings}
+    own = {
+        k: settings.pop(k)
+        for k in ("key", "origins", "model", "stronger", "content")
+        if k in settings
+    }
     own.setdefault("model", "svr")
     upstream = Upstream(ChatModel(base_url=url, name="tiny"), key="upstream-secret")
-    controller = Controller(unused, "countdown", **settings)
-    return ChatServer(controller, upstream, limits=Limits(**limits), **own)
+    return ChatServer(Settings("countdown", **settings), upstream, limits=Limits(**limits), **own)
 
 
 @contextmanager
@@ -67,9 +65,11 @@ def started(*options: str, files: int = 4096) -> Iterator[tuple[str, "subprocess
     """
     command = ["sh", "-c", f'ulimit -n {files}; exec "$0" "$@"']
     command += [sys.executable, "-m", "svr_lightning", "serve", *options, "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True) as process:
         try:
             line = next(line for line in process.stdout if line.startswith("serving "))
+            process.said = line
             yield line.split()[-1], process
         finally:
             process.kill()
@@ -114,8 +114,8 @@ class Embedded:
         """The policy behind the server."""
         backend = EngineBackend(self.engine, self._serving.sampling(0), self.renderer)
         settings: dict[str, Any] = {"rule": RULE, "max_turns": 3, "max_completion_tokens": 160}
-        controller = Controller(unused, "countdown", **settings)
-        with serving(ChatServer(controller, backend, model="svr")) as url:
+        server = ChatServer(Settings("countdown", **settings), backend, model="svr", content="turn")
+        with serving(server) as url:
             yield url
 
     def assert_answers_are(self, records: list[SampleRecord], url: str) -> None:

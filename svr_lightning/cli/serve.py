@@ -11,6 +11,7 @@ pip install "svr-lightning[serve]". Guide: docs/serving.md.
 import argparse
 import gc
 import json
+import logging
 import signal
 from collections.abc import Sequence
 from typing import Any, get_args
@@ -25,7 +26,8 @@ from svr_lightning.analysis.operating_point import (
 from svr_lightning.clients.chat_model import ChatModel, check_fields
 from svr_lightning.clients.connections import check_url, read_access, read_key
 from svr_lightning.control.backends import Backend, EngineBackend, Upstream
-from svr_lightning.control.controller import Controller, Otherwise
+from svr_lightning.control.protocol import Content
+from svr_lightning.control.settings import Otherwise, Settings
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.errors import ConfigError, faults_of, field_error, one_line, require
 from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
@@ -45,24 +47,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-turns", type=int, help="T_max (default 10); a request may ask for fewer")
     add("--max-completion-tokens", type=int, help="of a turn (default: the task's)")
     add("--otherwise", choices=get_args(Otherwise), default="answer", help="if no turn is accepted")
+    add("--escalate", metavar="URL", help="ask a second model once if no turn is accepted")
+    add("--escalate-model", metavar="NAME", help="name of the model at --escalate")
+    shown = "what a message holds: the answer's text (default), or the turn as the model wrote it"
+    add("--content", choices=get_args(Content), default="answer", help=shown)
+    add("--log", choices=["requests"], help="print a line per request on standard error")
     add("--host", default="127.0.0.1", help="address to listen on (default: only this machine)")
     add("--port", type=int, default=8080, help="0 chooses a free one (default 8080)")
     add("--key-env", help="environment variable with the key that clients must send")
-    add("--upstream-key-env", help="environment variable with the key for --upstream")
     add("--max-model-len", type=int, default=8192, help="of --policy; prompts have half of it")
     template = '{"enable_thinking": false}'
     add("--chat-template-kwargs", metavar="JSON", type=json_object, default=template)
-    for name, shown in (
-        (
-            "fields",
-            'renames fields for --upstream, or leaves them out: {"max_tokens": '
-            '"max_completion_tokens", "temperature": null}',
-        ),
-        ("headers", 'for --upstream: {"api-key": "$NAME"}, with an environment variable\'s value'),
-        ("query", 'for --upstream: {"api-version": "2024-10-21"}; $NAME as for headers'),
-    ):
-        add(f"--upstream-{name}", metavar="JSON", type=json_object, default="{}", help=shown)
-    add("--upstream-authority", metavar="FILE", help="trust this authority's certificate (PEM)")
+    for server in ("upstream", "escalate"):
+        _add_server_options(parser, server)
     add("--at-once", type=int, default=1, help="fresh samples at a time, instead of refinements")
     for name, shown in (
         ("--limit", "NAME=NUMBER, such as body=2000000 or connections=100"),
@@ -71,10 +68,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add(name, action="append", default=[], help=f"{shown}; may be repeated")
 
 
+def _add_server_options(parser: argparse.ArgumentParser, where: str) -> None:
+    """How the server at ``--upstream`` or ``--escalate`` is asked."""
+    add = parser.add_argument
+    add(f"--{where}-key-env", help=f"environment variable with the key for --{where}")
+    for name, shown in (
+        (
+            "fields",
+            "renames fields of its requests, or leaves them out: "
+            '{"max_tokens": "max_completion_tokens", "temperature": null}',
+        ),
+        ("headers", '{"api-key": "$NAME"}, with the value of an environment variable'),
+        ("query", '{"api-version": "2024-10-21"}; $NAME as for headers'),
+    ):
+        add(f"--{where}-{name}", metavar="JSON", type=json_object, default="{}", help=shown)
+    add(f"--{where}-authority", metavar="FILE", help="trust this authority's certificate (PEM)")
+
+
 def run(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
     from svr_lightning.control.listening import Listener, bound
 
+    if options.log is not None:
+        _log_requests()
     with bound(options.host, options.port) as listening:
         server = make_server(options)
         running = Listener(server.app(), server.limits, log_level="error")
@@ -85,9 +101,37 @@ def run(options: argparse.Namespace) -> int:
             signal.signal(number, running.handle_exit)
         port = listening.getsockname()[1]
         host = f"[{options.host}]" if ":" in options.host else options.host
-        print(f"serving {options.model or 'svr'} at http://{host}:{port}/v1", flush=True)
+        print(f"serving {describe(server, options)} at http://{host}:{port}/v1", flush=True)
         running.run(sockets=[listening])
     return 0
+
+
+def _log_requests() -> None:
+    from svr_lightning.control.monitoring import REQUESTS
+
+    logger = logging.getLogger(REQUESTS)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(logging.StreamHandler())
+
+
+def describe(server: Any, options: argparse.Namespace) -> str:
+    """The model, when it stops, what is certified, and what becomes of the rest."""
+    settings = server.settings
+    turns = settings.max_turns
+    parts = [
+        f"{options.model or 'svr'}: stops at {settings.rule}",
+        f"at most {turns} turn{'s' if turns > 1 else ''}",
+    ]
+    certificate = settings.certificate
+    if certificate is None:
+        parts.append("no certificate")
+    else:
+        promises = ", ".join(certificate.promises)
+        parts.append(f"certificate {certificate.id} ({promises}) of accepted answers alone")
+    if options.escalate is not None:
+        parts.append(f"unsure answers go to {options.escalate_model}")
+    return "; ".join(parts) + ";"
 
 
 def _limits(given: Sequence[str]) -> Any:
@@ -111,30 +155,39 @@ def make_server(options: argparse.Namespace) -> Any:
         key is not None or is_loopback(options.host),
         f"--host {options.host} can be reached by others; set a key and name it with --key-env",
     )
-    controller = _controller(options)
+    settings = make_settings(options)
+    stronger = _stronger(options, settings.certificate)
     if options.policy is not None:
-        policy: Backend = _engine_backend(options, controller.certificate)
+        policy: Backend = _engine_backend(options, settings.certificate)
     else:
-        policy = _upstream(options, controller.rule.needs_tokens)
+        require(options.model is not None, "--upstream needs --model NAME")
+        policy = _server(
+            options,
+            "upstream",
+            name=options.model,
+            chat_template_kwargs=options.chat_template_kwargs,
+            logprobs=settings.rule.needs_tokens,
+        )
     return ChatServer(
-        controller,
+        settings,
         policy,
         model=options.model or "svr",
+        stronger=stronger,
+        content=options.content,
         limits=_limits(options.limit),
         key=key,
         origins=options.allow_origin,
     )
 
 
-def _controller(options: argparse.Namespace) -> Controller:
-    """The controller of a request that sets nothing itself."""
+def make_settings(options: argparse.Namespace) -> Settings:
+    """The settings of a request that sets nothing itself."""
     rule, certificate = _rule(options)
     limit = certificate and certificate.decoding.get("max_completion_tokens")
     certified_limit = limit if isinstance(limit, int) else None  # several data sets have a list
     turns = certificate.max_turns if certificate else 10
     with faults_of():
-        return Controller(
-            _replaced,
+        return Settings(
             get_task(options.task),
             rule=rule,
             max_turns=turns if options.max_turns is None else options.max_turns,
@@ -150,9 +203,12 @@ def _rule(options: argparse.Namespace) -> tuple[StopRule, Certificate | None]:
     """The rule of the options, of the certificate, or of the policy's folder; the certificate."""
     found: Certificate | Confident | None = None
     if options.certificate is not None:
-        alone = options.threshold is None and options.max_turns is None
-        require(alone, "--certificate sets rule, threshold and T_max; leave out their options")
         found = Certificate.read(options.certificate)
+        require(
+            options.threshold is None and options.max_turns is None,
+            f"--certificate holds for {found.rule} and T_max {found.max_turns} alone; leave out "
+            "--threshold and --max-turns, or certify what you want",
+        )
     elif options.threshold is not None:
         return Confident(threshold=options.threshold), None
     elif options.policy is not None:
@@ -165,37 +221,48 @@ def _rule(options: argparse.Namespace) -> tuple[StopRule, Certificate | None]:
     drawn = {"chat_template_kwargs": options.chat_template_kwargs}
     other = found.departures(found.rule, found.max_turns, drawn)
     require(not other, f"the certificate promises nothing for {', '.join(other)}")
-    print(f"certificate {found.id}: {found.rule}; {', '.join(found.promises)}")
     return found.rule, found
 
 
-def _replaced(*_: Any) -> Any:
-    raise AssertionError("each request has a client of its own")
-
-
-def _upstream(options: argparse.Namespace, logprobs: bool) -> Upstream:
-    require(options.model is not None, "--upstream needs --model NAME")
-    check_url(
-        options.upstream,
-        "--upstream",
-        "; a query belongs into --upstream-query, and a key into --upstream-key-env or "
-        "--upstream-headers",
+def _stronger(options: argparse.Namespace, certificate: Certificate | None) -> Upstream | None:
+    """The second model."""
+    if options.escalate is None:
+        require(options.escalate_model is None, "--escalate-model needs --escalate URL")
+        return None
+    require(options.escalate_model is not None, "--escalate needs --escalate-model NAME")
+    other = certificate and certificate.departures(
+        certificate.rule, certificate.max_turns, otherwise="escalate"
     )
-    model = ChatModel(
-        base_url=options.upstream,
-        name=options.model,
-        chat_template_kwargs=options.chat_template_kwargs,
-        logprobs=logprobs,
-        fields=check_fields(options.upstream_fields, "--upstream-fields"),
+    require(
+        not other,
+        "--escalate: the certificate promises something of all answers, and knows nothing of the "
+        "second model's; certify --max-pse or --max-wrong-accepted, or leave out --escalate",
+    )
+    name = "the second model's server"
+    return _server(options, "escalate", name=options.escalate_model, called=name)
+
+
+def _server(
+    options: argparse.Namespace, where: str, called: str = "the model's server", **model: Any
+) -> Upstream:
+    """The model at ``--upstream`` or ``--escalate``."""
+    given = vars(options)
+    check_url(
+        given[where],
+        f"--{where}",
+        f"; a query belongs into --{where}-query, and a key into --{where}-key-env or "
+        f"--{where}-headers",
     )
     access = read_access(
-        read_key(options.upstream_key_env, "--upstream-key-env"),
-        options.upstream_headers,
-        options.upstream_query,
-        options.upstream_authority,
-        "--upstream-{}",
+        read_key(given[f"{where}_key_env"], f"--{where}-key-env"),
+        given[f"{where}_headers"],
+        given[f"{where}_query"],
+        given[f"{where}_authority"],
+        f"--{where}-{{}}",
     )
-    return Upstream(model, access=access)
+    fields = check_fields(given[f"{where}_fields"], f"--{where}-fields")
+    chat_model = ChatModel(base_url=given[where], fields=fields, **model)
+    return Upstream(chat_model, access=access, name=called)
 
 
 def _engine_backend(options: argparse.Namespace, certificate: Certificate | None) -> EngineBackend:

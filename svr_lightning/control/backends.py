@@ -37,8 +37,10 @@ _CONNECTIONS = 256
 class Backend(ABC):
     """Completes prompts."""
 
-    room: AbstractAsyncContextManager[Any] = contextlib.nullcontext()
-    """What each question enters with all its turns."""
+    admission: AbstractAsyncContextManager[Any] = contextlib.nullcontext()
+    """Held while a question is answered; bounds concurrency."""
+    on_error: Callable[[ServerError], None] | None = None
+    """Called with the error of each failed try."""
     fault: str | None = None
     """What is wrong, if it is known before a request fails."""
     scores_of: Callable[[Any, Reading], TokenScores] = staticmethod(scores_of_reply)
@@ -70,10 +72,18 @@ class Upstream(Backend):
         model: completes the prompts.
         key: sent as bearer token.
         access: what else the server asks for.
+        name: what errors call the server.
     """
 
-    def __init__(self, model: ChatModel, key: str | None = None, access: Access = OPEN) -> None:
+    def __init__(
+        self,
+        model: ChatModel,
+        key: str | None = None,
+        access: Access = OPEN,
+        name: str = "the model's server",
+    ) -> None:
         self._model = model
+        self._name = name
         self._http = Connections(
             _CONNECTIONS, RETRIES, access=replace(access, key=key or access.key)
         )
@@ -81,6 +91,7 @@ class Upstream(Backend):
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Any) -> AsyncIterator[None]:
         """Close the connections at the end."""
+        self._http.on_error = self.on_error
         try:
             yield
         finally:
@@ -93,7 +104,7 @@ class Upstream(Backend):
         try:
             return await self._model.complete(self._http, messages, sampling, seed)
         except ServerError as error:
-            error.args = (f"the model's server: {error}",)
+            error.args = (f"{self._name}: {error}",)
             refuses = 400 <= error.status < 500 and not error.temporary
             if not refuses and error.status != 429:
                 error.status = 502
@@ -112,11 +123,13 @@ class EngineBackend(Backend):
     def __init__(
         self, engine: Engine, sampling: AbstractContextManager[Any], renderer: Renderer
     ) -> None:
-        self._engine, self._sampling, self._renderer = engine, sampling, renderer
+        self._engine = engine
+        self._sampling = sampling
+        self._renderer = renderer
         self.scores_of = renderer.token_scores
         # A question that has begun ends before others begin: the prompts of a batch stay alike, and
         # while one batch runs, the next turns of another one are written.
-        self.room = asyncio.Semaphore(2 * engine.max_batch)
+        self.admission = asyncio.Semaphore(2 * engine.max_batch)
         self._orders = queue.SimpleQueue[tuple[Request, Future[Output]] | int | None]()
         """What joins the batch at the next step, or the number of what leaves it; None is the end.
         """
@@ -161,7 +174,8 @@ class EngineBackend(Backend):
     # --- in the thread ---------------------------------------------------------------------------
 
     def _work(self) -> None:
-        running, goes_on = dict[int, Future[Output]](), True
+        running = dict[int, Future[Output]]()
+        goes_on = True
         with self._sampling:
             while goes_on:
                 try:
@@ -196,5 +210,8 @@ class EngineBackend(Backend):
     def _fail(self, running: dict[int, Future[Output]], reason: str) -> None:
         self.fault = reason
         for future in running.values():  # one error each, since its turns so far are added to it
-            future.set_exception(ServerError(f"the engine failed: {reason}", 503))
+            error = ServerError(f"the engine failed: {reason}", 503)
+            if self.on_error is not None:
+                self.on_error(error)
+            future.set_exception(error)
         running.clear()

@@ -1,8 +1,8 @@
 """Adaptive inference over any chat client: ask, read the self-check, then refine or stop.
 
 The turns are those of :func:`~svr_lightning.recipes.dialogues.chain`, the loop of training and
-evaluation. This file adds limits, and synchronous and asynchronous clients. It needs neither torch
-nor an HTTP library.
+evaluation. This file adds limits, synchronous and asynchronous clients, and a second model for
+what stays unsure. It needs neither torch nor an HTTP library.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any, Literal, NamedTuple
 
 from svr_lightning.analysis.operating_point import Certificate
@@ -21,10 +21,8 @@ from svr_lightning.clients.chat_answers import (
     read_completion,
     whole,
 )
-from svr_lightning.core.evidence import scores_of_reply
+from svr_lightning.control.settings import Settings
 from svr_lightning.core.prompts import in_context
-from svr_lightning.core.ranges import Count, Positive, check_fields
-from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.core.types import (
     AnyCompletion,
     Completion,
@@ -33,29 +31,19 @@ from svr_lightning.core.types import (
     RemoteCompletion,
     Turn,
 )
-from svr_lightning.errors import one_line, require
-from svr_lightning.recipes.dialogues import (
-    Dialogue,
-    FreshTurns,
-    PromptRequest,
-    RolloutFn,
-    ScoresOf,
-    SelfVerifying,
-    chain,
-    limited,
-)
-from svr_lightning.tasks import get_task
-from svr_lightning.tasks.base import Task
+from svr_lightning.errors import one_line, typed_line
+from svr_lightning.recipes.dialogues import PromptRequest, RolloutFn, chain, limited
 
 LONGEST_TEXT = 2**20
 """Characters of a completion that are read; a longer one counts as cut off."""
+_LONG_TEXT = 2**14
+"""A longer text is read in a thread, since other questions share the event loop."""
 
 Client = Callable[[list[Message], int], Any]
 """Takes messages and a completion limit in tokens; returns a reply, or an awaitable of one. It is
 text; text and whether it was cut off; a chat completion as a mapping or as an object with
 ``model_dump`` (OpenAI SDK, LiteLLM); or an httpx response."""
 OnTurn = Callable[[Turn], None]
-Otherwise = Literal["answer", "give_up"]
 
 
 def read_reply(reply: Any) -> AnyCompletion:
@@ -65,7 +53,9 @@ def read_reply(reply: Any) -> AnyCompletion:
         ServerError: if it is none of the forms that :data:`Client` lists, or the model refused.
     """
     kind = type(reply).__name__
-    match (reply, False) if isinstance(reply, str) else reply:
+    if isinstance(reply, str):
+        reply = (reply, False)
+    match reply:
         case str(text), bool(cut):
             reason = FinishReason.LENGTH if cut else FinishReason.STOP
             reply = RemoteCompletion(text=whole("", text), finish_reason=reason)
@@ -83,10 +73,11 @@ def read_reply(reply: Any) -> AnyCompletion:
                     "an httpx response",
                 )
             raise
-    found: AnyCompletion = reply
-    if len(found.text) > LONGEST_TEXT:
-        return replace(found, text=found.text[:LONGEST_TEXT], finish_reason=FinishReason.LENGTH)
-    return found
+    completion: AnyCompletion = reply
+    if len(completion.text) > LONGEST_TEXT:
+        shortened = completion.text[:LONGEST_TEXT]
+        return replace(completion, text=shortened, finish_reason=FinishReason.LENGTH)
+    return completion
 
 
 def refused(error: Exception) -> str | None:
@@ -95,15 +86,19 @@ def refused(error: Exception) -> str | None:
     Another one may be answered: its prompt may be shorter, or pass a filter of content.
     """
     response = getattr(error, "response", None)
-    named = (error, "status"), (error, "status_code"), (response, "status_code")
-    if not any(getattr(one, name, None) in (400, 413, 422) for one, name in named):
+    statuses = (
+        getattr(error, "status", None),
+        getattr(error, "status_code", None),
+        getattr(response, "status_code", None),
+    )
+    if not any(status in (400, 413, 422) for status in statuses):
         return None
     message, _, _ = error_in(getattr(response, "content", b"") or str(error).encode())
     return message or one_line(error)
 
 
 class Unused(NamedTuple):
-    """Calls that became no turn: cancelled once another one was accepted, or refused."""
+    """Calls without a turn: cancelled because another sample was accepted, or refused."""
 
     calls: int
     prompt_tokens: int
@@ -111,40 +106,67 @@ class Unused(NamedTuple):
     """Those of cancelled calls are estimated from the time that they ran: no server counts them."""
 
 
+class Escalation(NamedTuple):
+    """What came of asking the second model."""
+
+    completion: AnyCompletion | None
+    """Its answer; None if it gave none."""
+    error: str = ""
+    """Why it gave none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """How a question ended."""
 
     accepted: bool
-    """Whether the stopping rule accepts the answer."""
+    """Whether the stopping rule accepts the answer. It never judges the second model's."""
     answer: str | None
     """As the task extracts it; None if there is none."""
     returned: Turn | None
-    """The turn that gave the answer; None if it was given up."""
+    """The turn that gave the answer; None if it was given up, or is the second model's."""
     turns: tuple[Turn, ...]
     """All generated turns."""
     reason: str
     """Why it ended, in a few words."""
     certificate: Certificate | None
-    """The certificate that applies; None without one, or if a limit ended the trajectory."""
+    """The certificate that applies; None without one, if a limit ended the trajectory, or if the
+    answer is the second model's."""
     refusal: str | None
     """What the model said instead of another turn, if it refused."""
     unused: Unused
+    escalation: Escalation | None = None
+    """The call of the second model; None if it was not asked."""
+
+    @property
+    def completion(self) -> AnyCompletion | None:
+        """The completion that holds the answer; None if it was given up."""
+        if self.escalation is not None and self.escalation.completion is not None:
+            return self.escalation.completion
+        return None if self.returned is None else self.returned.completion
 
     @property
     def outcome(self) -> Literal["answered", "gave_up"]:
         """Whether there is an answer."""
-        return "gave_up" if self.returned is None else "answered"
+        return "gave_up" if self.completion is None else "answered"
 
     @property
     def prompt_tokens(self) -> int:
-        """Prompt tokens of all turns and of calls that gave no turn; 0 if they are not known."""
-        return self.unused.prompt_tokens + sum(t.completion.prompt_tokens for t in self.turns)
+        """Prompt tokens of all calls, also of those that gave no turn; 0 if they are not known."""
+        return self.unused.prompt_tokens + sum(c.prompt_tokens for c in self.completions)
 
     @property
     def completion_tokens(self) -> int:
         """Completion tokens of the same calls; 0 if they are not known."""
-        return self.unused.completion_tokens + _completion_tokens(self.turns)
+        return self.unused.completion_tokens + sum(c.completion_tokens for c in self.completions)
+
+    @property
+    def completions(self) -> list[AnyCompletion]:
+        """The completions of all turns, then that of the second model."""
+        completions = [turn.completion for turn in self.turns]
+        if self.escalation is not None and self.escalation.completion is not None:
+            completions.append(self.escalation.completion)
+        return completions
 
 
 def _completion_tokens(turns: Iterable[Turn]) -> int:
@@ -152,12 +174,18 @@ def _completion_tokens(turns: Iterable[Turn]) -> int:
 
 
 @dataclass(frozen=True)
-class Controller:
-    """Adaptive inference over a chat client.
+class _Asking:
+    client: Client
 
-    A client's error, and a cancellation, are raised as they are. The exception has the turns so
-    far as its attribute ``turns``. Where a server refuses a turn after the first (HTTP 400, 413,
-    422), or the model itself refuses, the trajectory ends there instead.
+
+@dataclass(frozen=True)
+class Controller(Settings, _Asking):
+    """Adaptive inference over a chat client: ``Controller(client, task, ...)``.
+
+    The options are those of :class:`~svr_lightning.control.settings.Settings`. A client's error,
+    and a cancellation, are raised as they are. The exception has the turns so far as its attribute
+    ``turns``. Where a server refuses a turn after the first (HTTP 400, 413, 422), or the model
+    itself refuses, the trajectory ends there instead.
 
     Raises:
         ConfigError: if an option is out of range, or the certificate is for other settings.
@@ -169,71 +197,21 @@ class Controller:
         ('answered', '2+2', 'CORRECT at confidence 0.9 >= 0.85')
     """
 
-    client: Client
-    task: str | Task
-    """Extracts answers, decides which are equal and, with the dialogue, writes the prompts."""
     _: KW_ONLY
-    rule: StopRule = field(default_factory=Confident)
-    max_turns: Count = 10
-    """T_max, the most turns of a question."""
-    max_completion_tokens: Count | None = None
-    """Completion limit of a turn; None takes the task's."""
-    max_tokens: Count | None = None
-    """Completion tokens of all turns together. The turn that reaches it is cut off."""
-    seconds: Positive | None = None
-    """For all turns. :meth:`solve` checks it between calls and does not interrupt a client."""
-    otherwise: Otherwise = "answer"
-    """If the rule accepts no turn: return the turn that the rule prefers, or none."""
-    dialogue: Dialogue = field(default_factory=SelfVerifying)
-    """The prompts; subclass :class:`~svr_lightning.recipes.dialogues.Dialogue` for your own."""
-    at_once: Count = 1
-    """Calls that :meth:`solve_async` runs at the same time, of fresh turns alone. Turns are in the
-    order of their ends; once one is accepted, the other calls are cancelled."""
-    certificate: Certificate | None = None
-    scores_of: ScoresOf = scores_of_reply
-    """Computes token scores, which some rules read, from a completion and its answer."""
+    escalate: Client | None = None
+    """A second, stronger model. If no turn is accepted it gets the question once, as the user put
+    it, and its answer is returned. If it fails, the first model's unsure answer is."""
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        fresh = isinstance(self.dialogue, FreshTurns)
-        require(
-            self.at_once == 1 or (fresh and self.max_tokens is None),
-            f"at_once={self.at_once} needs the dialogue FreshTurns, and no max_tokens",
-        )
-        require(
-            self.dialogue.applied_rule(self.rule) == self.rule,
-            f"rule={self.rule}: {self.dialogue} does not ask for what it reads",
-        )
-        if self.certificate is not None:
-            other = self.departures(self.certificate)
-            require(not other, f"the certificate promises nothing for {', '.join(other)}")
-
-    def departures(self, certificate: Certificate, **drawn: Any) -> list[str]:
-        """Where its settings, and the sampling in ``drawn``, differ from the certified ones."""
-        drawing = {
-            "task": self._task.name,
-            "max_completion_tokens": self.completion_limit,
-            "fresh_turns": isinstance(self.dialogue, FreshTurns),
-            **drawn,
-        }
-        settings = (self.rule, self.max_turns, drawing, self.otherwise)
-        limits = [] if self.max_tokens is None else [f"max_tokens={self.max_tokens}"]
-        if self.at_once > 1:  # short completions come first
-            limits.append(f"at_once={self.at_once}")
-        return [*certificate.departures(*settings), *limits]
+    @classmethod
+    def of(cls, settings: Settings, client: Client, escalate: Client | None = None) -> "Controller":
+        """A controller with these settings."""
+        values = {one.name: getattr(settings, one.name) for one in fields(Settings)}
+        return cls(client=client, escalate=escalate, **values)
 
     @property
-    def _task(self) -> Task:
-        return get_task(self.task) if isinstance(self.task, str) else self.task
-
-    @property
-    def completion_limit(self) -> int:
-        """The most completion tokens of a turn."""
-        return self.max_completion_tokens or self._task.max_completion_tokens
-
-    def first_prompt(self, question: str, context: Sequence[Message] = ()) -> list[Message]:
-        """The first prompt of a question."""
-        return in_context(self.dialogue.first(self._task.from_question(question)), context)
+    def without_accepted(self) -> str:
+        """What becomes of a question without an accepted answer."""
+        return self.otherwise if self.escalate is None else "escalate"
 
     # --- two ways to call a client ---------------------------------------------------------------
 
@@ -247,7 +225,7 @@ class Controller:
             on_turn: called with each turn as it ends.
             context: messages before the question: of the system, or of an earlier conversation.
         """
-        work = self._solve(question, on_turn, context, _CallsNow(self.client))
+        work = self._solve(question, on_turn, context, _CallsNow)
         try:
             work.send(None)  # a synchronous client never suspends it
         except StopIteration as end:
@@ -259,31 +237,59 @@ class Controller:
         self, question: str, on_turn: OnTurn | None = None, *, context: Sequence[Message] = ()
     ) -> Result:
         """Answer a question with an asynchronous or synchronous client; see :meth:`solve`."""
-        return await self._solve(question, on_turn, context, _Calls(self.client, self.at_once))
+        return await self._solve(question, on_turn, context, _Calls)
 
     # --- what both share -------------------------------------------------------------------------
 
     async def _solve(
-        self, question: str, on_turn: OnTurn | None, context: Sequence[Message], calls: "_Calls"
+        self,
+        question: str,
+        on_turn: OnTurn | None,
+        context: Sequence[Message],
+        kind: type["_Calls"],
     ) -> Result:
         turns: list[Turn] = []
-
-        def keep(turn: Turn) -> None:
-            turns.append(turn)
-            if on_turn is not None:
-                on_turn(turn)
-
-        problem = self._task.from_question(question)
+        problem = self.named_task.from_question(question)
         scores = self.scores_of if self.rule.needs_tokens else None
-        program = chain(self.dialogue, problem, 0, self.max_turns, self.rule, keep, scores)
+        program = chain(self.dialogue, problem, 0, self.max_turns, self.rule, turns.append, scores)
+        deadline = math.inf if self.seconds is None else time.monotonic() + self.seconds
+        calls = kind(self.client, self.at_once)
+        escalation = None
         try:
-            accepted, limit = await self._turns(program, turns, context, calls)
+            try:
+                accepted, limit = await self._turns(
+                    program, turns, context, calls, deadline, on_turn
+                )
+            finally:
+                unused = await calls.close(turns)
+            if not accepted and self.escalate is not None:
+                escalation = await self._escalate(
+                    kind(self.escalate), question, context, deadline, turns
+                )
         except BaseException as error:
             vars(error)["turns"] = tuple(turns)
             raise
-        finally:
-            unused = await calls.close(turns)
-        returned, signals = None, [turn.signals for turn in turns]
+        result = self._result(turns, accepted, limit, calls.refusal, unused)
+        if escalation is None or escalation.completion is None:
+            return replace(result, escalation=escalation)
+        return replace(
+            result,
+            escalation=escalation,
+            answer=self.named_task.read(escalation.completion.text).answer,
+            returned=None,
+            certificate=None,
+        )
+
+    def _result(
+        self,
+        turns: Sequence[Turn],
+        accepted: bool,
+        limit: str,
+        refusal: RemoteCompletion | None,
+        unused: Unused,
+    ) -> Result:
+        signals = [turn.signals for turn in turns]
+        returned = None
         if turns and (accepted or self.otherwise == "answer"):
             returned = turns[self.rule.answer_turn(signals, self.max_turns) - 1]
         reason = limit or f"no turn was accepted by: {self.rule}"
@@ -294,24 +300,27 @@ class Controller:
             turns=tuple(turns),
             reason=self.rule.reason(signals) if accepted else reason,
             certificate=None if limit else self.certificate,
-            refusal=None if calls.refusal is None else calls.refusal.text,
+            refusal=None if refusal is None else refusal.text,
             unused=unused,
         )
 
     async def _turns(
-        self, program: RolloutFn, turns: Sequence[Turn], context: Sequence[Message], calls: "_Calls"
+        self,
+        program: RolloutFn,
+        turns: Sequence[Turn],
+        context: Sequence[Message],
+        calls: "_Calls",
+        deadline: float,
+        on_turn: OnTurn | None,
     ) -> tuple[bool, str]:
         """Complete a program's prompts.
 
         Returns:
             Whether the rule accepts the last turn, and what ended the turns before the rule did.
         """
-        deadline = math.inf if self.seconds is None else time.monotonic() + self.seconds
         (prompt,) = next(program)
         while True:
-            limit = self.completion_limit
-            if self.max_tokens is not None:
-                limit = min(limit, self.max_tokens - _completion_tokens(turns))
+            limit = self._token_limit(turns)
             if limit <= 0:
                 return False, f"limit of {self.max_tokens} tokens"
             request = limited(prompt, limit)
@@ -332,17 +341,62 @@ class Controller:
                 return False, f"turn {len(turns) + 1} was refused: {reason}"
             if completion is None:
                 return False, f"limit of {self.seconds:g} seconds"
-            try:
-                (prompt,) = program.send([completion])
-            except StopIteration as end:
-                return end.value.ending.accepted, ""
+            prompts, accepted = await calls.read(program, completion)
+            if on_turn is not None:
+                on_turn(turns[-1])
+            if not prompts:
+                return accepted, ""
+            (prompt,) = prompts
+
+    def _token_limit(self, turns: Sequence[Turn]) -> int:
+        """Completion tokens that the next call may take."""
+        if self.max_tokens is None:
+            return self.completion_limit
+        return min(self.completion_limit, self.max_tokens - _completion_tokens(turns))
+
+    async def _escalate(
+        self,
+        calls: "_Calls",
+        question: str,
+        context: Sequence[Message],
+        deadline: float,
+        turns: Sequence[Turn],
+    ) -> Escalation:
+        """Ask the second model once; it fails without an exception."""
+        limit = self._token_limit(turns)
+        if limit <= 0:
+            return Escalation(None, f"limit of {self.max_tokens} tokens")
+        if time.monotonic() >= deadline:
+            return Escalation(None, f"limit of {self.seconds:g} seconds")
+        messages: list[Message] = [*context, {"role": "user", "content": question}]
+        try:
+            completion = await calls.next(PromptRequest(messages, limit), deadline, 1)
+        except Exception as error:
+            known = isinstance(error, ServerError)
+            return Escalation(None, str(error) if known else typed_line(error))
+        finally:
+            await calls.close(())
+        if completion is None:
+            return Escalation(None, f"limit of {self.seconds:g} seconds")
+        if not completion.text.strip():
+            return Escalation(None, "an answer without text")
+        return Escalation(completion)
+
+
+def _advance(program: RolloutFn, completion: AnyCompletion) -> tuple[Any, bool]:
+    """The next prompts, or none and whether the rule accepts the last turn."""
+    try:
+        return program.send([completion]), False
+    except StopIteration as end:
+        return None, end.value.ending.accepted
 
 
 class _Calls:
     """Calls of an asynchronous client, up to ``at_once`` at the same time."""
 
     def __init__(self, client: Client, at_once: int = 1) -> None:
-        self._client, self._at_once = client, at_once
+        self._client = client
+        self._at_once = at_once
         self._running: dict[asyncio.Task[AnyCompletion], float] = {}
         """Each running call, with the time of its start in seconds."""
         self._taken = 0.0
@@ -374,9 +428,16 @@ class _Calls:
         reply = self._client(*prompt)
         return read_reply(await reply if inspect.isawaitable(reply) else reply)
 
+    async def read(self, program: RolloutFn, completion: AnyCompletion) -> tuple[Any, bool]:
+        """Give a program its completion; see :func:`_advance`."""
+        if len(completion.text) <= _LONG_TEXT:
+            return _advance(program, completion)
+        return await asyncio.to_thread(_advance, program, completion)
+
     async def close(self, turns: Sequence[Turn]) -> Unused:
         """Cancel what runs; ``turns`` tell how fast it was."""
-        now, prompt = time.monotonic(), turns[0].completion.prompt_tokens if turns else 0
+        now = time.monotonic()
+        prompt = turns[0].completion.prompt_tokens if turns else 0
         speed = _completion_tokens(turns) / self._taken if self._taken else 0.0
         for task in self._running:
             task.cancel()
@@ -406,3 +467,7 @@ class _CallsNow(_Calls):
                 reply.close()
             raise TypeError("the client is asynchronous; use solve_async")
         return read_reply(reply)
+
+    async def read(self, program: RolloutFn, completion: AnyCompletion) -> tuple[Any, bool]:
+        """Give a program its completion, at once."""
+        return _advance(program, completion)

@@ -8,7 +8,17 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, convert
 
 from svr_lightning.clients.chat_answers import ServerError
-from svr_lightning.control.controller import Client, Controller, Result
+from svr_lightning.control.controller import Client, Controller, Escalation, Result
+from svr_lightning.control.settings import Settings
+from svr_lightning.core.parsing import (
+    ANSWER_CLOSE,
+    ANSWER_OPEN,
+    CLOSE_TAG,
+    OPEN_TAG,
+    final_part,
+    self_check_start,
+    without_spans,
+)
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Decoding, Message, Turn
 from svr_lightning.errors import field_error, one_line, require
@@ -25,6 +35,8 @@ _OTHER_THAN_TEXT = re.compile(
 """Fields that ask for something else than one text; ignoring them would be misleading."""
 _PLAIN_TEXT: tuple[Any, ...] = ({"type": "text"}, ["text"], "text", "text/plain")
 """Their values that ask for one text."""
+Content = Literal["answer", "turn"]
+"""What a message holds: the answer's text, or the turn as the policy wrote it."""
 Tokens = Annotated[int, Meta(ge=1, le=2**31)]
 
 
@@ -42,6 +54,8 @@ class Controls(Struct, forbid_unknown_fields=True):
     """The threshold of the rule Confident."""
     max_turns: Tokens | None = None
     """T_max, at most the server's."""
+    content: Content | None = None
+    """Instead of the server's ``--content``."""
 
 
 class _StreamOptions(Struct):
@@ -97,8 +111,8 @@ class ChatRequest(Struct):
     @property
     def context(self) -> list[Message]:
         """The messages before it. Of these, those without text say nothing and are left out."""
-        found = [message.plain for message in self.messages[:-1]]
-        return [message for message in found if message["content"].strip()]
+        earlier = [message.plain for message in self.messages[:-1]]
+        return [message for message in earlier if message["content"].strip()]
 
     def sampling(self, most: int) -> Decoding:
         """How every turn is drawn, with at most ``most`` tokens."""
@@ -127,28 +141,28 @@ def read_request(body: bytes, model: str) -> tuple[ChatRequest, list[str]]:
     except (ValueError, RecursionError) as error:
         raise ServerError(f"the body is no JSON ({one_line(error)})", 400) from error
     try:
-        found = convert(fields, ChatRequest)
+        request = convert(fields, ChatRequest)
     except ValueError as error:
         raise ServerError(field_error(error, "the body", ChatRequest), 400) from error
-    if found.model is not None:
-        require_model(found.model, model)
+    if request.model is not None:
+        require_model(request.model, model)
     for name, value in fields.items():
         if _OTHER_THAN_TEXT.fullmatch(name) and value and value not in _PLAIN_TEXT:
             message = f"{one_line(name)} is not supported: an answer is one text; leave it out"
             raise ServerError(message, 400)
-    if found.messages[-1].role != "user" or not found.question.strip():
+    if request.messages[-1].role != "user" or not request.question.strip():
         message = "messages: the last one must be the user's question, with text"
         raise ServerError(message, 400)
     others = fields.keys() - ChatRequest.__struct_fields__
     ignored = sorted(name[:40] for name in others)[:32]
-    if 0 < (found.temperature or 0) < LEAST_TEMPERATURE:
-        ignored.append(f"temperature={found.temperature}: raised to {LEAST_TEMPERATURE}")
-        found.temperature = LEAST_TEMPERATURE
-    return found, ignored
+    if 0 < (request.temperature or 0) < LEAST_TEMPERATURE:
+        ignored.append(f"temperature={request.temperature}: raised to {LEAST_TEMPERATURE}")
+        request.temperature = LEAST_TEMPERATURE
+    return request, ignored
 
 
 def controlled(
-    base: Controller, request: ChatRequest, client: Client
+    base: Settings, request: ChatRequest, client: Client, escalate: Client | None = None
 ) -> tuple[Controller, list[str]]:
     """``base`` with the controls of a request, which may lower its limits and not raise them.
 
@@ -159,7 +173,8 @@ def controlled(
     Raises:
         ServerError: naming the control that is wrong.
     """
-    given, rule = request.svr or Controls(), base.rule
+    given = request.svr or Controls()
+    rule = base.rule
     turns = given.max_turns or base.max_turns
     sampling = request.sampling(base.completion_limit)
     try:
@@ -168,9 +183,8 @@ def controlled(
             if not isinstance(rule, Confident):
                 raise ValueError(f"svr.threshold: {type(rule).__name__} has none")
             rule = replace(rule, threshold=given.threshold)
-        found = replace(
+        settings = replace(
             base,
-            client=client,
             rule=rule,
             max_turns=turns,
             max_completion_tokens=sampling.max_completion_tokens,
@@ -178,16 +192,54 @@ def controlled(
         )
     except ValueError as error:
         raise ServerError(str(error), 400) from error
+    controller = Controller.of(settings, client, escalate)
     if base.certificate is None:
-        return found, []
+        return controller, []
     drawn = {name: getattr(sampling, name) for name in ("temperature", "top_p", "top_k")}
-    other = found.departures(base.certificate, **drawn)
+    other = controller.departures(base.certificate, **drawn)
     if request.context:
         other.append(f"{len(request.context)} messages before the question")
-    return (found if other else replace(found, certificate=base.certificate)), other
+    if other:
+        return controller, other
+    return replace(controller, certificate=base.certificate), []
 
 
 # --- answers ------------------------------------------------------------------------------------
+
+_FIELD = r"(?ai:VERDICT|CONFIDENCE)(?![A-Za-z])[\s*_`\"]{0,8}[:=|\uff1a]"
+_CHECK = re.compile(_FIELD)
+_CHECK_LINE = re.compile(rf"[\W_]*(?:{_FIELD}|(?ai:self[ _-]?check)[\W_]*$)")
+"""A line of a self-check without tags, or its heading."""
+_CHECK_LINES = 16
+"""Lines at the end of a text that are looked at."""
+_WORD = re.compile(r"[^\W_]")
+
+
+def answer_text(completion: str) -> str:
+    """A completion as a client expects it that knows of no self-check.
+
+    That is its final part without reasoning and self-checks, and without the tags around an answer.
+    What is not in tags stays, such as a solution in prose and the box in it.
+
+    Examples:
+        >>> answer_text("<think>6*7</think>So <answer>42</answer> VERDICT: CORRECT")
+        'So 42'
+    """
+    text = without_spans(final_part(completion), OPEN_TAG, CLOSE_TAG)
+    text = text[: self_check_start(text)]  # one that was cut off
+    answered = text.rfind(ANSWER_CLOSE)
+    check = _CHECK.search(text, answered) if answered >= 0 else None
+    if check is not None:
+        between = text[answered + len(ANSWER_CLOSE) : check.start()]
+        text = text[: check.start() if _WORD.search(between) else answered]
+    lines = text.split("\n")
+    end = len(lines)
+    for number in reversed(range(max(end - _CHECK_LINES, 0), end)):
+        if _CHECK_LINE.match(lines[number]):
+            end = number
+        elif _WORD.search(lines[number]):
+            break
+    return "\n".join(lines[:end]).replace(ANSWER_OPEN, "").replace(ANSWER_CLOSE, "").strip()
 
 
 def turn_json(turn: Turn) -> dict[str, Any]:
@@ -204,10 +256,24 @@ def turn_json(turn: Turn) -> dict[str, Any]:
     }
 
 
+def escalation_json(escalation: Escalation | None) -> dict[str, Any] | None:
+    """What came of asking the second model; None if it was not asked."""
+    if escalation is None:
+        return None
+    completion = escalation.completion
+    return {
+        "outcome": "failed" if completion is None else "answered",
+        "error": escalation.error or None,
+        "prompt_tokens": completion and (completion.prompt_tokens or None),
+        "completion_tokens": completion and (completion.completion_tokens or None),
+    }
+
+
 def svr_json(result: Result, uncertified: list[str], ignored: list[str]) -> dict[str, Any]:
     """The ``svr`` field of an answer."""
-    returned = result.returned
-    last = {} if returned is None else turn_json(returned)
+    last = {} if result.returned is None else turn_json(result.returned)
+    if result.escalation is not None and result.escalation.completion is not None:
+        uncertified = [*uncertified, "the answer is the second model's"]
     return {
         "outcome": result.outcome,
         "accepted": result.accepted,
@@ -219,6 +285,7 @@ def svr_json(result: Result, uncertified: list[str], ignored: list[str]) -> dict
         "turns": [turn_json(turn) for turn in result.turns],
         "certificate": None if result.certificate is None else result.certificate.id,
         "uncertified": uncertified,
+        "escalation": escalation_json(result.escalation),
         "unused": result.unused._asdict(),
         "ignored": ignored,
     }
@@ -233,22 +300,31 @@ def error_json(error: ServerError) -> dict[str, Any]:
 
 
 def answer_json(
-    head: dict[str, Any], result: Result, uncertified: list[str], ignored: list[str]
+    head: dict[str, Any],
+    result: Result,
+    uncertified: list[str],
+    ignored: list[str],
+    content: Content = "answer",
 ) -> dict[str, Any]:
     """The body of an answer. A question given up has a refusal instead of a text."""
-    prompt, completion = result.prompt_tokens, result.completion_tokens
-    usage = {"prompt_tokens": prompt, "completion_tokens": completion}
-    uncounted = any(t.completion.text and not t.completion.completion_tokens for t in result.turns)
+    usage = {
+        "prompt_tokens": result.prompt_tokens,
+        "completion_tokens": result.completion_tokens,
+        "total_tokens": result.prompt_tokens + result.completion_tokens,
+    }
+    uncounted = any(said.text and not said.completion_tokens for said in result.completions)
     message = {"role": "assistant", "content": None, "refusal": result.refusal or result.reason}
     finish = "stop"
-    if result.returned is not None:
-        message |= {"content": result.returned.completion.text, "refusal": None}
-        finish = result.returned.completion.finish_reason.value
+    if result.completion is not None:
+        text = result.completion.text
+        message["content"] = answer_text(text) if content == "answer" else text
+        message["refusal"] = None
+        finish = result.completion.finish_reason.value
     return {
         **head,
         "object": "chat.completion",
         "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": None}],
-        "usage": None if uncounted else usage | {"total_tokens": prompt + completion},
+        "usage": None if uncounted else usage,
         "svr": svr_json(result, uncertified, ignored),
     }
 

@@ -12,10 +12,12 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Collection
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -27,9 +29,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from svr_lightning.clients.chat_answers import ServerError
 from svr_lightning.control.backends import Backend
-from svr_lightning.control.controller import Client, Controller
+from svr_lightning.control.controller import Client, Result
+from svr_lightning.control.monitoring import Monitor
 from svr_lightning.control.protocol import (
     ChatRequest,
+    Content,
     answer_json,
     controlled,
     error_json,
@@ -37,6 +41,7 @@ from svr_lightning.control.protocol import (
     read_request,
     require_model,
 )
+from svr_lightning.control.settings import Settings
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import AnyCompletion, Message
 from svr_lightning.errors import one_line, typed_line
@@ -75,9 +80,11 @@ class ChatServer:
     """The server's state and its endpoints.
 
     Args:
-        controller: rule, limits, prompts and certificate of a request that sets none of them. Its
-            client, its seconds and how it computes scores are replaced.
+        settings: rule, limits, prompts and certificate of a request that sets none of them. The
+            limit of seconds and how scores are computed are replaced.
         policy: completes the prompts.
+        stronger: the second model, which gets the questions without an accepted turn.
+        content: what the message of an answer holds.
         model: the policy's name for clients.
         limits: of requests.
         key: clients have to send it. None asks for none: then only programs of this machine, and
@@ -87,22 +94,32 @@ class ChatServer:
 
     def __init__(
         self,
-        controller: Controller,
+        settings: Settings,
         policy: Backend,
         *,
         model: str,
+        stronger: Backend | None = None,
+        content: Content = "answer",
         limits: Limits | None = None,
         key: str | None = None,
         origins: Collection[str] = (),
     ) -> None:
-        limits = limits or Limits()
-        self._policy, self._model, self._key = policy, model, key
-        self.limits, self._origins = limits, list(origins)
-        self._controller = replace(controller, scores_of=policy.scores_of, seconds=limits.seconds)
+        self.limits = limits or Limits()
+        self.settings = replace(settings, scores_of=policy.scores_of, seconds=self.limits.seconds)
+        self._policy = policy
+        self._stronger = stronger
+        self._model = model
+        self._content = content
+        self._key = key
+        self._origins = list(origins)
         self._listed = {"id": model, "object": "model", "created": 0, "owned_by": "svr_lightning"}
         self._numbers = count()
         self.running = 0
         """Requests in progress."""
+        self._monitor = Monitor(lambda: self.running)
+        policy.on_error = partial(self._monitor.upstream_error, "first")
+        if stronger is not None:
+            stronger.on_error = partial(self._monitor.upstream_error, "second")
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -111,18 +128,26 @@ class ChatServer:
             Route("/v1/models", self._list_models),
             Route("/v1/models/{name:path}", self._show_model),
             Route("/health", self._health),
+            Route("/metrics", self._metrics),
         ]
         handlers: Any = {ServerError: _refusal, HTTPException: _no_such_path}
         pages = Middleware(CORSMiddleware, self._origins, ["GET", "POST"], allow_headers=["*"])
-        lifespan = self._policy.lifespan
         app = Starlette(
             routes=routes,
             middleware=[Middleware(_SlashIgnored), pages],
             exception_handlers=handlers,
-            lifespan=lifespan,
+            lifespan=self._lifespan,
         )
         app.router.redirect_slashes = False
         return app
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: Any) -> AsyncIterator[None]:
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(self._policy.lifespan(app))
+            if self._stronger is not None:
+                await stack.enter_async_context(self._stronger.lifespan(app))
+            yield
 
     # --- small endpoints -------------------------------------------------------------------------
 
@@ -140,8 +165,12 @@ class ChatServer:
         state = {"status": "ok"} if fault is None else {"status": "failing", "fault": fault}
         return _json(state, 200 if fault is None else 503)
 
+    async def _metrics(self, request: Request) -> Response:
+        self._authorize(request)
+        return Response(self._monitor.page(), media_type=CONTENT_TYPE_LATEST)
+
     def _authorize(self, request: Request) -> None:
-        """Let in who has the key, or, if there is none, who is no web page of elsewhere."""
+        """Accept requests with the key; without a key, only local clients and allowed origins."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if self._key:
             same = hmac.compare_digest(given.strip().encode(), self._key.encode())
@@ -149,12 +178,13 @@ class ChatServer:
                 message = "give the server's key as Authorization: Bearer KEY"
                 raise ServerError(message, 401, code="invalid_api_key")
             return
-        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        host = request.headers.get("host", "")
+        origin = request.headers.get("origin")
         name = re.sub(r":\d*$", "", host).strip("[]").lower()
         if not is_loopback(name):  # a page that calls itself by this name
             raise ServerError(f"Host {one_line(host)!r} is not this machine; use a key", 403)
-        own = origin is None or origin in self._origins or origin.partition("://")[2] == host
-        if not own:
+        allowed = origin is None or origin in self._origins or origin.partition("://")[2] == host
+        if not allowed:
             raise ServerError(f"Origin {one_line(origin)!r} is refused; see --allow-origin", 403)
 
     # --- chat ------------------------------------------------------------------------------------
@@ -165,17 +195,24 @@ class ChatServer:
         A separate ASGI application, since Starlette notices a disconnected client only when it
         sends something.
         """
-        request, stream = Request(scope, receive), _Stream(send)
+        request = Request(scope, receive)
+        stream = _Stream(send)
+        started = time.monotonic()
+        result = None
+        fault = ""
         try:
-            response = await self._admit(request, stream)
+            response, result = await self._admit(request, stream)
         except (Exception, asyncio.CancelledError) as error:
-            response = _refusal(request, _as_refusal(error))
+            refusal = _as_refusal(error)
+            fault = str(refusal)
+            response = _refusal(request, refusal)
+        self._monitor.request(response.status_code, time.monotonic() - started, result, fault)
         if stream.started:
             await stream.end(response)
         else:
             await response(scope, receive, send)
 
-    async def _admit(self, request: Request, stream: "_Stream") -> Response:
+    async def _admit(self, request: Request, stream: "_Stream") -> tuple[Response, Result]:
         """Answer a request if there is room for it, and for as long as the client is connected."""
         self._authorize(request)
         if self.running >= self.limits.requests:
@@ -234,27 +271,34 @@ class ChatServer:
             beside.cancel()
             await asyncio.gather(beside, return_exceptions=True)
 
-    async def _answer(self, chat: ChatRequest, ignored: list[str]) -> Response:
+    async def _answer(self, chat: ChatRequest, ignored: list[str]) -> tuple[Response, Result]:
         """Solve a question."""
-        controller, other = controlled(self._controller, chat, self._client(chat))
+        first = self._client(chat, self._policy)
+        second = None if self._stronger is None else self._client(chat, self._stronger)
+        controller, other = controlled(self.settings, chat, first, second)
         if not self._policy.fits(controller.first_prompt(chat.question, chat.context)):
             raise ServerError("messages: too long for the policy's prompt", 400)
         if controller.at_once > 1 and not chat.temperature:
             raise ServerError("temperature: must be above 0, else all samples are the same", 400)
-        async with self._policy.room:
+        async with self._policy.admission:
             result = await controller.solve_async(chat.question, context=chat.context)
-        if not (result.turns or result.refusal):
+        if not (result.turns or result.refusal or result.completion):
             raise ServerError(f"no turn ended within the {result.reason}", 504)
-        head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time())}
-        answer = answer_json({**head, "model": self._model}, result, other, ignored)
+        head = {
+            "id": f"chatcmpl-{secrets.token_hex(12)}",
+            "created": int(time.time()),
+            "model": self._model,
+        }
+        content = (chat.svr and chat.svr.content) or self._content
+        answer = answer_json(head, result, other, ignored, content)
         if not chat.stream:
-            return _json(answer)
+            return _json(answer), result
         usage = chat.stream_options is not None and bool(chat.stream_options.include_usage)
-        content = events(answer, include_usage=usage)
-        return Response(content, headers=_STREAMED, media_type=_EVENTS)
+        body = events(answer, include_usage=usage)
+        return Response(body, headers=_STREAMED, media_type=_EVENTS), result
 
-    def _client(self, chat: ChatRequest) -> Client:
-        """The policy as a controller's client; each turn has a seed of its own."""
+    def _client(self, chat: ChatRequest, model: Backend) -> Client:
+        """A model as a controller's client; each turn has a seed of its own."""
         sample = next(self._numbers) if chat.seed is None else chat.seed
         problem = hashlib.sha256(chat.question.encode()).hexdigest()
         seeds = (
@@ -263,7 +307,7 @@ class ChatServer:
         )
 
         def complete(messages: list[Message], max_tokens: int) -> Awaitable[AnyCompletion]:
-            return self._policy.complete(messages, chat.sampling(max_tokens), next(seeds))
+            return model.complete(messages, chat.sampling(max_tokens), next(seeds))
 
         return complete
 
@@ -288,7 +332,8 @@ class _Stream:
     """An answer that begins before it is known, since some hops close a connection that is idle."""
 
     def __init__(self, send: Send) -> None:
-        self._send, self.started = send, False
+        self._send = send
+        self.started = False
 
     async def comment(self) -> None:
         """Send what clients skip. From the first on, an error has no status of its own."""
@@ -331,9 +376,9 @@ def _refusal(_: Request, error: Exception) -> Response:
 def _no_such_path(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{error.detail}: {request.method} {request.url.path}; the API is under /v1"
-    found = _refusal(request, ServerError(one_line(message), error.status_code))
-    found.headers.update(error.headers or {})
-    return found
+    response = _refusal(request, ServerError(one_line(message), error.status_code))
+    response.headers.update(error.headers or {})
+    return response
 
 
 def is_loopback(host: str) -> bool:

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import threading
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,7 +84,7 @@ def test_the_prompts_can_be_those_of_another_dialogue():
     rule = FixedTurns(turns=2)
     Controller(script, "countdown", dialogue=Neutral(), rule=rule).solve(QUESTION)
     assert "self_check" not in script.asked[0][0]["content"]
-    with pytest.raises(ConfigError, match="does not ask for what it reads"):
+    with pytest.raises(ConfigError, match=r"reads a self-check, which .*Neutral"):
         Controller(script, "countdown", dialogue=Neutral())
 
 
@@ -108,6 +110,37 @@ def test_a_limit_on_all_tokens_shrinks_the_last_turn_and_ends_it():
     assert (result.accepted, result.reason) == (False, "limit of 900 tokens")
     with pytest.raises(ValueError, match="count their tokens"):
         Controller(Script([DOUBT]), "countdown", max_tokens=900).solve(QUESTION)
+
+
+def test_the_limit_of_seconds_holds_for_all_turns_together(monkeypatch):
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr("svr_lightning.control.controller.time", clock)
+
+    def client(messages: Messages, max_tokens: int) -> str:
+        clock.now += 4.0
+        return DOUBT
+
+    result = Controller(client, "countdown", seconds=10.0).solve(QUESTION)
+    assert len(result.turns) == 3  # they begin at 0, 4 and 8 seconds
+    assert result.reason == "limit of 10 seconds"
+
+
+def test_a_long_text_is_read_beside_the_event_loop():
+    readers: list[str] = []
+
+    class Noting(SelfVerifying):
+        def read(self, text: str) -> svr.SelfCheck:
+            readers.append(threading.current_thread().name)
+            return super().read(text)
+
+    async def client(messages: Messages, max_tokens: int) -> str:
+        return DOUBT + "1" * (10**5 if len(readers) == 1 else 0)
+
+    turns: list[Any] = []
+    controller = Controller(client, "countdown", dialogue=Noting(), max_turns=3)
+    asyncio.run(controller.solve_async(QUESTION, turns.append))
+    assert [name == "MainThread" for name in readers] == [True, False, True]
+    assert [turn.index for turn in turns] == [1, 2, 3]
 
 
 def test_a_hung_client_is_given_up_at_the_limit_of_seconds():

@@ -356,7 +356,7 @@ def test_standard_streams_may_be_closed(closed):
 
 def test_control_characters_are_data_on_their_way_in_and_out():
     hostile = "\x00\x1b[31m\r\n\r\ndata: [DONE]\n\n<|im_end|>\u2028\ud800"
-    with behind(completion(SURE + hostile)) as (url, upstream):
+    with behind(completion(SURE + hostile), content="turn") as (url, upstream):
         asked = [{"role": "user", "content": hostile[:-1]}]
         said = chat(url, messages=asked)
         assert said.json()["choices"][0]["message"]["content"] == SURE + hostile

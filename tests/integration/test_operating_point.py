@@ -186,7 +186,7 @@ def test_serve_keeps_a_policys_own_threshold_under_another_number_of_turns(
     else:
         write_operating_point(tmp_path, rule.threshold, {})
     options = ["--task", "countdown", "--policy", str(tmp_path), "--max-turns", "3"]
-    controller = serve._controller(parser_of("serve").parse_args(options))
+    controller = serve.make_settings(parser_of("serve").parse_args(options))
     assert (controller.rule, controller.max_turns, controller.certificate) == (rule, 3, None)
     line = f"operating_point.json: stops at {rule}, without a certificate"
     assert line in capsys.readouterr().out

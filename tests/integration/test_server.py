@@ -14,7 +14,7 @@ from openai import OpenAI
 import svr_lightning as svr
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.engines.transformers import TransformersEngine
-from tests.chat_server import DOUBT, QUESTION, SURE, Reply, completion, turn_of
+from tests.chat_server import DOUBT, QUESTION, SURE, SURE_OF, Reply, completion, turn_of
 from tests.chat_server import ChatServer as Scripted
 from tests.core.test_controller import certificate
 from tests.served import Embedded, chat, in_front_of, serving
@@ -135,7 +135,7 @@ def test_an_unmodified_client_gets_the_accepted_turn(proxy):
     client = OpenAI(base_url=proxy, api_key="none")
     asked: Any = [{"role": "user", "content": QUESTION}]
     said = client.chat.completions.create(model="svr", messages=asked)
-    assert said.choices[0].message.content == SURE
+    assert said.choices[0].message.content == SURE_OF
     assert (said.usage.prompt_tokens, said.usage.completion_tokens) == (80, 40)
     found: Any = said.model_dump()["svr"]
     assert (found["outcome"], found["accepted"], found["returned_turn"]) == ("answered", True, 2)
@@ -148,7 +148,7 @@ def test_an_unmodified_client_gets_the_accepted_turn(proxy):
         )
     )
     texts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
-    assert "".join(texts) == SURE
+    assert "".join(texts) == SURE_OF
     assert [c.choices[0].finish_reason for c in chunks if c.choices] == [None, None, "stop"]
     assert chunks[-1].usage == said.usage
     for turn in found["turns"]:

@@ -17,10 +17,21 @@ from svr_lightning.clients.connections import read_access
 from svr_lightning.control.backends import Upstream
 from svr_lightning.control.controller import Controller
 from svr_lightning.control.server import ChatServer as Server
+from svr_lightning.control.settings import Settings
 from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
-from tests.chat_server import DOUBT, QUESTION, SURE, ChatServer, Reply, completion, turn_of
-from tests.served import chat, in_front_of, serving, unused
+from tests.chat_server import (
+    DOUBT,
+    DOUBTED,
+    QUESTION,
+    SURE,
+    SURE_OF,
+    ChatServer,
+    Reply,
+    completion,
+    turn_of,
+)
+from tests.served import chat, in_front_of, serving
 
 Messages = list[dict[str, str]]
 ASKED: Any = [{"role": "user", "content": QUESTION}]
@@ -91,7 +102,7 @@ def test_a_refused_second_turn_leaves_the_first_turns_answer_and_the_reason(seco
         assert len(upstream.bodies) == 2
     assert (said["svr"]["outcome"], said["svr"]["accepted"]) == ("answered", False)
     assert reason in said["svr"]["stop_reason"]
-    assert said["choices"][0]["message"]["content"] == DOUBT
+    assert said["choices"][0]["message"]["content"] == DOUBTED
     with two_turns(second, otherwise="give_up") as (url, _):
         message = chat(url).json()["choices"][0]["message"]
         assert message["content"] is None
@@ -161,7 +172,7 @@ def test_unmodified_clients_read_what_another_server_said(library, client):
     if find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
     with ChatServer(lambda *_: CLAUDES) as upstream, serving(in_front_of(upstream.url)) as url:
-        assert "<answer>(10/5)*4</answer>" in client(url)
+        assert client(url) == SURE_OF
         said = chat(url).json()
     assert (said["svr"]["accepted"], len(said["svr"]["turns"])) == (True, 1)
     assert said["usage"] == {"prompt_tokens": 40, "completion_tokens": 20, "total_tokens": 60}
@@ -198,7 +209,7 @@ def test_a_stream_has_comments_until_it_has_the_answer_in_short_lines():
         serving(in_front_of(upstream.url, comment_seconds=0.1)) as url,
     ):
         said = chat(url, stream=True)
-        assert by_openai_stream(url).endswith(SURE)
+        assert by_openai_stream(url).endswith(SURE_OF)
         failed = chat(url, stream=True, temperature=0.5, model="svr")
     assert said.headers["x-accel-buffering"] == "no"
     lines = said.text.splitlines()
@@ -265,8 +276,8 @@ def test_a_server_with_an_authority_a_query_and_a_header_of_its_own(monkeypatch)
     with ChatServer(lambda *_: completion(SURE), pem=PEM) as upstream:
         model = ChatModel(base_url=upstream.url, name="tiny")
         access = read_access(None, *options, str(PEM), "--upstream-{}")
-        settings = Controller(unused, "countdown")
-        with serving(Server(settings, Upstream(model, access=access), model="svr")) as url:
+        server = Server(Settings("countdown"), Upstream(model, access=access), model="svr")
+        with serving(server) as url:
             assert chat(url).status_code == 200
         assert upstream.paths == ["/v1/chat/completions?api-version=2024-10-21"]
         sent = upstream.headers[0]
