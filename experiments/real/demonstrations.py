@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from experiments.real.recipes import SYSTEM, again
 from experiments.real.tasks import ARITHMETIC, DAYS, KINDS, OTHER, Exercise, ShortAnswer, held_out
-from experiments.warmstart.documents import Document
 from svr_lightning.core.prompts import chat
 from svr_lightning.core.types import Problem
+from svr_lightning.training.documents import Document
 
 OTHER_SHARE = 0.1
 """Of the demonstrations, for the form of the negative control's answers."""

@@ -17,8 +17,6 @@ TASK = f"{ShortAnswer.__module__}.{ShortAnswer.__qualname__}"
 
 STEPS = ("--trainer.max_steps", "40")
 WEIGHTS = "--model.recipe.init_args.weights."
-START = ("--start.target", "random")
-"""Options of ``svr warmstart``: self-checks that say nothing, by construction."""
 ARMS = {
     "svr": (),
     "control": tuple(
@@ -44,12 +42,12 @@ def commands(
 
     Args:
         out: folder of the model, the data and all runs.
-        seed: of the start, the order of problems and draws.
+        seed: of demonstrations, order of problems and draws.
         arms: which of :data:`ARMS`.
         options: further ones of the package's commands.
     """
     root = out / f"seed{seed}"
-    start = root / "start" / "policy"
+    start = root / "start"
 
     def command(verb: str, folder: Path, policy: Path, *own: str) -> tuple[str, ...]:
         return (
@@ -76,7 +74,10 @@ def commands(
     yield Command(
         name=f"seed{seed}/start",
         folder=root,
-        arguments=command("warmstart", start.parent, out / "model", *train, *START),
+        arguments=(
+            *("experiments.real.start", "--model", str(out / "model")),
+            *("--out", str(start), "--seed", str(seed)),
+        ),
         result=start / "config.json",
     )
     yield recording("start", "sampled", root / "start-recorded", start)

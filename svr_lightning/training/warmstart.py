@@ -52,6 +52,7 @@ SENTENCES = {
     "math": r"Please reason step by step, and put your final answer within \boxed{}.",
 }
 """What a plain prompt adds to the question. Other tasks: their form of an answer."""
+_QUESTION = "{question}"
 FEWEST = 8
 """Right and wrong answers that there have to be: with fewer there is nothing to tell apart."""
 CHECK_TOKENS = 64
@@ -67,7 +68,8 @@ class WarmStartConfig:
     held_out: Count = 100
     """Training problems that are not trained on, and measure what came of it."""
     prompt: str | None = None
-    """What the plain prompt adds to the question. None asks for the task's form of an answer."""
+    """What the plain prompt adds to the question; or, with ``{question}`` in it, all of the prompt,
+    such as worked examples before the question. None asks for the task's form of an answer."""
     target: Target = "mixed"
     """What self-checks state: ``mixed`` is half the label and half the problem's pass rate, in
     steps of 0.05; ``random`` is drawn, so that they say nothing."""
@@ -95,7 +97,8 @@ class Plain(Dialogue):
 
     def first(self, problem: Problem) -> list[Message]:
         """One message."""
-        return [{"role": "user", "content": f"{problem.question} {self.sentence}".strip()}]
+        form = self.sentence if _QUESTION in self.sentence else f"{_QUESTION} {self.sentence}"
+        return [{"role": "user", "content": form.replace(_QUESTION, problem.question).strip()}]
 
     def later(self, problem: Problem, turns: Sequence[Turn]) -> list[Message]:
         """The same."""

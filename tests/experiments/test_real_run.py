@@ -23,7 +23,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tasks, "SIZES", {"test": 10, "train": 10, "control": 6})
     monkeypatch.setattr(plan, "RESULTS", tmp_path / "results")
     embedded = Path(str(files("svr_lightning.tiny") / "countdown_policy"))
-    for name in ("model", "seed7/start/policy"):
+    for name in ("model", "seed7/start"):
         shutil.copytree(embedded, tmp_path / name)
     return tmp_path
 
