@@ -10,6 +10,7 @@
 Layers, which import only from those to their right (CONTRIBUTING.md has all): ``cli`` -
 ``training`` - ``rollout``, ``evaluation`` - ``engines``, ``tasks``, ``recipes`` - ``core``.
 The names below are the stable public surface; importing them needs no torch, GPU or network.
+``__init__.pyi`` says the same to type checkers and editors.
 """
 
 from importlib import import_module
@@ -19,7 +20,7 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "analysis.operating_point": "Certificate",
-    "control.controller": "Controller",
+    "control.controller": "Controller Result",
     "core.parsing": "parse_self_check self_check_format_score",
     "core.prompts": "first_turn_messages refinement_messages",
     "core.rewards": "Reward RewardWeights TurnReward trajectory_return turn_rewards",
@@ -28,10 +29,15 @@ _NAMES = {
     "tasks": "Task get_task",
     "tasks.grading": "get_grader",
     # These import torch, transformers and Lightning when they are first used.
+    "core.losses": "LossSpec",
+    "engines.transformers": "TransformersEngine",
+    "recipes.svr": "SVR",
     "rollout.collect": "collect_rollout",
     "rollout.rendering": "Renderer",
+    "training.config": "OptimizerConfig PolicyConfig",
     "training.data": "SVRDataModule",
     "training.module": "SVRModule",
+    "training.sources": "DataSource",
     "training.trainer": "SVRTrainer",
     "training.update": "micro_batches policy_update_loss",
 }

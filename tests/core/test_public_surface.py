@@ -1,7 +1,10 @@
 """The names that stay: importable from the root without torch, and working together."""
 
+import ast
 import subprocess
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -54,3 +57,32 @@ def test_an_unknown_name_is_an_attribute_error():
 
 def test_every_public_name_resolves():
     assert all(getattr(svr, name) is not None for name in svr.__all__)
+
+
+def test_type_checkers_are_told_the_same_names_from_the_same_modules():
+    stub = ast.parse(Path(svr.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    told = {(alias.asname, node.module) for node in imports for alias in node.names}
+    assert told == {(name, f"svr_lightning.{home}") for name, home in svr._HOME.items()}
+
+
+@pytest.mark.skipif(find_spec("mypy") is None, reason="mypy is not installed")
+def test_a_type_checker_reports_a_misspelt_name_and_a_misspelt_argument(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import svr_lightning as svr\n"
+        "svr.SVRModule(polcy=svr.PolicyConfig())\n"
+        "svr.collect_rolout\n"
+        "svr.SVRModule(policy=svr.PolicyConfig(), recipe=svr.SVR(loss=svr.LossSpec(beta=0.0)))\n"
+    )
+    config = tmp_path / "mypy.ini"
+    config.write_text(
+        "[mypy]\nfollow_imports = skip\n[mypy-svr_lightning.*]\nfollow_imports = silent\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--config-file", config, "--cache-dir", tmp_path]
+    root = Path(svr.__file__).parents[1]
+    done = subprocess.run([*command, script], cwd=root, capture_output=True, text=True)
+    errors = [line for line in done.stdout.splitlines() if ": error: " in line]
+    assert len(errors) == 2
+    assert 'script.py:2: error: Unexpected keyword argument "polcy"' in errors[0]
+    assert 'script.py:3: error: Module has no attribute "collect_rolout"' in errors[1]
