@@ -24,7 +24,7 @@ from svr_lightning.tasks import TASKS, get_task
 
 SAMPLES = "samples.jsonl"
 RESULTS = "results.json"
-DECODING = ("temperature", "top_p", "top_k", "fresh_turns")
+DECODING = ("temperature", "top_p", "top_k", "fresh_turns", "greedy_check")
 """The settings of ``model.evaluation`` that a certificate holds for."""
 _DEPENDENCIES = ("torch", "lightning", "transformers", "torchmetrics", "sympy")
 

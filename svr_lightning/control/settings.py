@@ -71,6 +71,7 @@ class Settings:
             "task": self.named_task.name,
             "max_completion_tokens": self.completion_limit,
             "fresh_turns": isinstance(self.dialogue, FreshTurns),
+            "greedy_check": False,
             **drawn,
         }
         departures = certificate.departures(

@@ -52,6 +52,9 @@ class EvaluationConfig:
     """Nucleus mass, if the temperature is above 0."""
     top_k: WholeNumber = 0
     """Candidates per token, if the temperature is above 0; 0 keeps all."""
+    greedy_check: bool = False
+    """Draw solutions at ``temperature``, but decode self-checks greedily: a drawn verdict is a coin
+    flip of what the policy believes. ``auroc_first_turn`` then measures what it states."""
     grader: Literal["paper", "symbolic"] = "paper"
     """What counts as correct: the paper's rule, or mathematical equality. Training rewards are
     always the paper's."""
@@ -61,6 +64,11 @@ class EvaluationConfig:
         require(
             self.temperature > 0 or not self.fresh_turns,
             "model.evaluation.fresh_turns at temperature=0: all turns would be the same; set "
+            "model.evaluation.temperature",
+        )
+        require(
+            self.temperature > 0 or not self.greedy_check,
+            "model.evaluation.greedy_check at temperature=0: all tokens are greedy already; set "
             "model.evaluation.temperature",
         )
         drawn = Decoding(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)

@@ -85,6 +85,11 @@ class Evaluator:
             f"model.evaluation.stop={config.full_rule}: log-probabilities are not known of a "
             "server's completions; set model.engine.logprobs, or use a rule that needs none",
         )
+        require(
+            engine.reads_tokens or not config.greedy_check,
+            f"model.evaluation.greedy_check: {type(engine).__name__} cannot continue a completion; "
+            "use TransformersEngine, VLLMEngine or ServersEngine",
+        )
         get_grader(config.grader).prepare()
         self.engine = engine
         self.config = config
@@ -168,7 +173,12 @@ class Evaluator:
             quiet=on_turn is not None or self.rank > 0,
         )
         driver = Driver(
-            self.engine, self.renderer, run_seed=self.seed, step=self.step, progress=progress
+            self.engine,
+            self.renderer,
+            run_seed=self.seed,
+            step=self.step,
+            progress=progress,
+            greedy_check=self.config.greedy_check,
         )
         decoding = self.config.decoding(problems[0].task, max_completion_tokens)
         jobs = (self._job(problem, decoding, on_turn) for problem in fitting)

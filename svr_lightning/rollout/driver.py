@@ -12,13 +12,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from svr_lightning.core.evidence import token_span
+from svr_lightning.core.parsing import OPEN_TAG, self_check_start
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import AnyCompletion, Completion, Decoding, Message, Problem
 from svr_lightning.display import Progress
 from svr_lightning.engines.base import Engine, Output, Refusal, Request, TextOutput
 from svr_lightning.errors import require
-from svr_lightning.recipes.dialogues import PromptRequest, RolloutFn, limited
+from svr_lightning.recipes.dialogues import RolloutFn, limited
 from svr_lightning.rollout.rendering import Renderer
+from svr_lightning.tasks import get_task
 
 AnyOutput = Output | TextOutput | Refusal
 """What an engine makes of a request."""
@@ -48,7 +51,11 @@ class _Running:
     job: Job
     round: int = 0
     prompts: list[tuple[int, ...]] = field(default_factory=list)
+    limits: list[int] = field(default_factory=list)
+    """Completion tokens of each prompt, at most."""
     outputs: dict[int, AnyOutput] = field(default_factory=dict)
+    solutions: dict[int, Output] = field(default_factory=dict)
+    """What precedes the self-checks that are being decoded greedily."""
 
 
 class Driver:
@@ -59,6 +66,9 @@ class Driver:
         renderer: for prompts and completion texts; None if the engine reads messages.
         run_seed, step, attempt: seed each draw, with the problem, the sample and the turn.
         progress: counts completions and finished jobs.
+        greedy_check: draw completions up to their self-check, and decode this greedily: the tokens
+            up to the one that completes ``<self_check>`` become part of the prompt of a second
+            request. A completion without one stays as it was drawn.
     """
 
     def __init__(
@@ -70,6 +80,7 @@ class Driver:
         step: int = 0,
         attempt: int = 0,
         progress: Progress | None = None,
+        greedy_check: bool = False,
     ) -> None:
         require(
             renderer is not None or not engine.reads_tokens,
@@ -79,6 +90,7 @@ class Driver:
         self._renderer = renderer if engine.reads_tokens else None
         self.seeds = SeedContext(run_seed=run_seed, step=step, attempt=attempt)
         self._progress = progress or Progress("", 0, quiet=True)
+        self._greedy_check = greedy_check
         self._waiting: dict[int, tuple[_Running, int]] = {}
         self._ended: list[tuple[int, Any]] = []
         self._next_request = 0
@@ -135,6 +147,14 @@ class Driver:
     def _deliver(self, output: AnyOutput) -> None:
         """Record one completion; its program continues when it has all completions."""
         running, position = self._waiting.pop(output.id)
+        if self._greedy_check and isinstance(output, Output):
+            drawn = running.solutions.pop(position, None)
+            if drawn is None and (solution := self._solution(running.job.problem, output)):
+                running.solutions[position] = solution
+                self._decode_check(running, position, solution)
+                return
+            if drawn is not None:
+                output = _joined(drawn, output)
         running.outputs[position] = output
         self._progress.completed(_generated_tokens(output))
         if len(running.outputs) == len(running.prompts):
@@ -167,32 +187,64 @@ class Driver:
         prompts = [limited(one, running.job.decoding.max_completion_tokens) for one in requests]
         # Rendered before the first is submitted: one that cannot be rendered starts none.
         running.prompts = [self._prompt_ids(prompt.messages) for prompt in prompts]
+        running.limits = [prompt.max_completion_tokens for prompt in prompts]
+        if self._renderer is not None:
+            room = [self._renderer.max_model_len - len(ids) for ids in running.prompts]
+            running.limits = list(map(min, running.limits, room))
         for position, prompt in enumerate(prompts):
-            self._submit(running, position, prompt)
+            self._submit(running, position, prompt.messages)
         if not prompts:  # nothing to wait for
             self._resume(running)
 
-    def _submit(self, running: _Running, position: int, prompt: PromptRequest) -> None:
-        number = self._next_request
-        self._next_request += 1
-        self._waiting[number] = (running, position)
-        ids = running.prompts[position]
-        limit = prompt.max_completion_tokens
-        if self._renderer is not None:
-            limit = min(limit, self._renderer.max_model_len - len(ids))
+    def _submit(self, running: _Running, position: int, messages: Sequence[Message]) -> None:
         job = running.job
         # The prompts that a program asks for together have different seeds.
         purpose = f"generate {position}" if position else "generate"
         sample, turn = job.sample, running.round
         self._engine.submit(
             Request(
-                id=number,
-                messages=prompt.messages,
-                prompt_ids=ids,
-                sampling=replace(job.decoding, max_completion_tokens=limit),
+                id=self._number(running, position),
+                messages=messages,
+                prompt_ids=running.prompts[position],
+                sampling=replace(job.decoding, max_completion_tokens=running.limits[position]),
                 seed=self.seeds.seed(job.problem.id, purpose=purpose, sample=sample, turn=turn),
             )
         )
+
+    def _decode_check(self, running: _Running, position: int, solution: Output) -> None:
+        """Go on greedily behind the drawn part of a completion."""
+        self._engine.submit(
+            Request(
+                id=self._number(running, position),
+                prompt_ids=(*running.prompts[position], *solution.token_ids),
+                sampling=Decoding(
+                    max_completion_tokens=running.limits[position] - len(solution.token_ids),
+                    temperature=0.0,
+                ),
+            )
+        )
+
+    def _solution(self, problem: Problem, output: Output) -> Output | None:
+        """A completion up to its self-check's opening tag; None if nothing stands behind one."""
+        assert self._renderer is not None
+        ids = output.token_ids
+        characters = self._renderer.characters(ids)
+        text = self._renderer.completion_text(ids)
+        start = self_check_start(text, get_task(problem.task).read(text).check)
+        stop = start + len(OPEN_TAG)
+        if stop > len(text):
+            return None
+        _, count = token_span((start, stop), len(ids), characters)
+        if count == len(ids):
+            return None
+        return replace(output, token_ids=ids[:count], logprobs=output.logprobs[:count])
+
+    def _number(self, running: _Running, position: int) -> int:
+        """A new request's number, which says whose it is."""
+        number = self._next_request
+        self._next_request += 1
+        self._waiting[number] = (running, position)
+        return number
 
     def _end(self, running: _Running, result: Any) -> None:
         self._progress.done += 1
@@ -218,6 +270,15 @@ def completion_of(renderer: Renderer, prompt_ids: Sequence[int], output: Output)
         text=renderer.completion_text(output.token_ids),
         finish_reason=output.finish_reason,
         policy_version=output.version,
+    )
+
+
+def _joined(solution: Output, check: Output) -> Output:
+    """The two parts of a completion as one."""
+    return replace(
+        check,
+        token_ids=(*solution.token_ids, *check.token_ids),
+        logprobs=(*solution.logprobs, *check.logprobs),
     )
 
 

@@ -7,7 +7,7 @@ A message's content is only text. If it spells a control token, as a draft with 
 import hashlib
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
 from itertools import pairwise
 from statistics import fmean
@@ -123,7 +123,7 @@ class Renderer:
             completion.text,
             reading,
             completion.logprobs,
-            lambda count: len(self.completion_text(completion.token_ids[:count])),
+            self.characters(completion.token_ids),
         )
 
     def loss_tokens(self, sample: Sample) -> tuple[int, int]:
@@ -131,8 +131,11 @@ class Renderer:
         count = len(sample.completion_ids)
         if sample.text_span is None:
             return 0, count
-        ids = sample.completion_ids
-        return token_span(sample.text_span, count, lambda k: len(self.completion_text(ids[:k])))
+        return token_span(sample.text_span, count, self.characters(sample.completion_ids))
+
+    def characters(self, token_ids: Sequence[int]) -> Callable[[int], int]:
+        """From a number of a completion's tokens to how many characters of its text these are."""
+        return cache(lambda count: len(self.completion_text(token_ids[:count])))
 
     def token_choices(self, sample: Sample) -> list[TokenChoice]:
         """A sample's choices in tokens.
@@ -145,7 +148,7 @@ class Renderer:
         """
         ids = sample.completion_ids
         text = self.completion_text(ids)
-        characters = cache(lambda count: len(self.completion_text(ids[:count])))
+        characters = self.characters(ids)
         resolved: list[TokenChoice] = []
         for choice in sample.choices or ():
             start, stop = choice.span

@@ -1,0 +1,98 @@
+"""Solutions that are drawn, with self-checks that are decoded greedily."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from svr_lightning.core.types import Decoding, FinishReason, Problem
+from svr_lightning.engines.openai import OpenAIEngine
+from svr_lightning.engines.transformers import TransformersEngine
+from svr_lightning.errors import ConfigError
+from svr_lightning.evaluation.config import EvaluationConfig
+from svr_lightning.evaluation.evaluator import Evaluator
+from svr_lightning.recipes.dialogues import SelfVerifying, chain
+from svr_lightning.rollout.driver import Driver, Job
+from svr_lightning.training.config import PolicyConfig
+from svr_lightning.training.policy import load_policy, stop_token_ids
+from svr_lightning.training.sources import DataSource, load_problems
+
+POLICY = PolicyConfig(max_prompt_tokens=512, max_model_len=1024)
+PROBLEMS: list[Problem] = load_problems(
+    DataSource(name="dev", task="countdown", path="embedded:countdown-tiny", split="dev", limit=12)
+)
+TAG = "<self_check>"
+
+
+@pytest.fixture(scope="module")
+def loaded() -> tuple[Any, Any]:
+    return load_policy(POLICY, 3)
+
+
+def turns(loaded: tuple[Any, Any], *, greedy: bool, limit: int = 96, horizon: int = 1) -> list[Any]:
+    """The turns of each problem, sampled as in training."""
+    model, renderer = loaded
+    engine = TransformersEngine(max_batch=8)
+    engine.start(model, stop_token_ids(model, renderer.tokenizer), 1024)
+    engine.sync(model, 0)
+    driver = Driver(engine, renderer, run_seed=5, greedy_check=greedy)
+    decoding = Decoding(max_completion_tokens=limit, temperature=0.9)
+    jobs = [Job(p, 0, chain(SelfVerifying(), p, 0, horizon), decoding) for p in PROBLEMS]
+    return [trajectory.turns for trajectory in driver.run(jobs)]
+
+
+def test_solutions_are_those_drawn_and_checks_those_of_greedy_decoding(loaded):
+    model, renderer = loaded
+    changed = 0
+    drawn, mixed = turns(loaded, greedy=False), turns(loaded, greedy=True)
+    for (before,), (after,) in zip(drawn, mixed, strict=True):
+        one, other = before.completion, after.completion
+        kept = next(
+            k
+            for k in range(len(one.token_ids))
+            if TAG in renderer.completion_text(one.token_ids[:k])
+        )
+        assert other.prompt_ids == one.prompt_ids
+        assert other.token_ids[:kept] == one.token_ids[:kept]
+        # Up to the rounding that depends on who shares a batch.
+        assert other.logprobs[:kept] == pytest.approx(one.logprobs[:kept], abs=1e-4)
+        ids = torch.tensor([[*other.prompt_ids, *other.token_ids]])
+        logp = model(input_ids=ids).logits[0].log_softmax(-1)
+        behind = logp[len(other.prompt_ids) + kept - 1 : -1]
+        assert behind.argmax(-1).tolist() == list(other.token_ids[kept:])
+        # At temperature 1, as of every greedy token.
+        assert list(other.logprobs[kept:]) == pytest.approx(behind.amax(-1).tolist(), abs=1e-4)
+        assert other.finish_reason is FinishReason.STOP
+        changed += one.text != other.text
+    assert changed > 0
+
+
+def test_the_limit_counts_both_parts(loaded):
+    limit = 26  # cuts most self-checks of this policy off
+    for (turn,) in turns(loaded, greedy=True, limit=limit):
+        completion = turn.completion
+        assert len(completion.token_ids) <= limit
+        assert completion.truncated == (
+            completion.token_ids[-1] not in stop_token_ids(loaded[0], loaded[1].tokenizer)
+        )
+
+
+def test_the_next_prompt_shows_the_greedy_check(loaded):
+    for first, second in turns(loaded, greedy=True, horizon=2):
+        prompt = loaded[1].tokenizer.decode(list(second.completion.prompt_ids))
+        assert first.completion.text in prompt
+        assert f"{first.check.verdict.value} (conf {first.check.confidence:.2f})" in prompt
+
+
+def test_an_evaluation_with_greedy_checks_needs_a_temperature_and_an_engine_of_tokens(
+    tmp_path: Path,
+):
+    with pytest.raises(ConfigError, match="greedy_check at temperature=0: all tokens are greedy"):
+        EvaluationConfig(greedy_check=True)
+    config = EvaluationConfig(greedy_check=True, temperature=0.9)
+    server = OpenAIEngine("http://127.0.0.1:9/v1", "m")
+    with pytest.raises(
+        ConfigError, match="greedy_check: OpenAIEngine cannot continue a completion"
+    ):
+        Evaluator(server, config, folder=tmp_path)
