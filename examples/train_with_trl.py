@@ -23,13 +23,13 @@ from trl import GRPOConfig, GRPOTrainer
 
 from svr_lightning.core.types import Decoding, FinishReason, Message, Problem, Trajectory
 from svr_lightning.engines.base import Engine, Output, Request
+from svr_lightning.policy.policy import Policy
 from svr_lightning.recipes.base import rewards_of
 from svr_lightning.recipes.dialogues import chain
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Driver, Job
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks.grading import score_turns
-from svr_lightning.training.serving import PolicyEngine
 from svr_lightning.training.sources import DataSource, load_problems
 
 POLICY = str(files("svr_lightning.tiny") / "countdown_policy")
@@ -54,7 +54,7 @@ class SVRRollouts:
                 both = f"{other.id!r} and {problem.id!r}"
                 raise ValueError(f"problems {both} have the same prompt; keep one of them")
         self.engine = engine
-        self.serving: PolicyEngine | None = None
+        self.policy: Policy | None = None
 
     def __call__(self, prompts: list[list[Message]], trainer: Any) -> dict[str, Any]:
         """What TRL trains on: the last turns, with a column for each reward function."""
@@ -64,12 +64,12 @@ class SVRRollouts:
             max_model_len=MAX_PROMPT_TOKENS + trainer.max_completion_length,
             chat_template_kwargs=trainer.chat_template_kwargs,
         )
-        if self.serving is None:
-            model = trainer.accelerator.unwrap_model(trainer.model)
-            self.serving = PolicyEngine(model, self.engine or Generation(trainer), renderer)
+        if self.policy is None:
+            self.policy = Policy(trainer.accelerator.unwrap_model(trainer.model), renderer)
+            self.policy.start(self.engine or Generation(trainer))
         step = trainer.state.global_step
-        with self.serving.sampling(step):
-            driver = Driver(self.serving.engine, renderer, run_seed=trainer.args.seed, step=step)
+        with self.policy.sampling(step):
+            driver = Driver(self.policy.engine, renderer, run_seed=trainer.args.seed, step=step)
             trajectories = driver.run(self.jobs(prompts, trainer))
         trained = [one.turns[-1].sampled for one in trajectories]
         rewards, correct = zip(*map(graded, trajectories), strict=True)

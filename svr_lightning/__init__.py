@@ -33,6 +33,7 @@ _NAMES = {
     "engines.transformers": "TransformersEngine",
     "recipes.svr": "SVR",
     "rollout.collect": "collect_rollout",
+    "policy.policy": "Policy",
     "rollout.rendering": "Renderer",
     "training.config": "OptimizerConfig PolicyConfig",
     "training.data": "SVRDataModule",

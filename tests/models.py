@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3Config, Qwen3ForCausalLM
 
-from svr_lightning.engines import lora
+from svr_lightning.policy import lora
 
 VOCABULARY = 40
 

@@ -22,14 +22,9 @@ from svr_lightning.core.types import Decoding
 from svr_lightning.engines.base import Engine
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.engines.vllm_process import process_named
+from svr_lightning.policy.config import LoRAConfig, PolicyConfig
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.training.config import (
-    EvaluationConfig,
-    LoRAConfig,
-    OptimizerConfig,
-    PolicyConfig,
-    ReferenceConfig,
-)
+from svr_lightning.training.config import EvaluationConfig, OptimizerConfig, ReferenceConfig
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy
 from svr_lightning.training.logs import CSVLog

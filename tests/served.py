@@ -20,9 +20,8 @@ from svr_lightning.core.stopping import Confident
 from svr_lightning.engines.base import Engine
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
-from svr_lightning.training.config import PolicyConfig
-from svr_lightning.training.policy import load_policy
-from svr_lightning.training.serving import PolicyEngine
+from svr_lightning.policy.config import PolicyConfig
+from svr_lightning.policy.policy import Policy
 from svr_lightning.training.sources import DataSource, load_problems
 from tests.chat_server import QUESTION
 
@@ -97,22 +96,23 @@ class Embedded:
 
     def __init__(self, engine: Engine, problems: int) -> None:
         sizes: dict[str, Any] = {"max_prompt_tokens": 512, "max_model_len": 1024}
-        model, self.renderer = load_policy(PolicyConfig(path=EMBEDDED, **sizes), seed=0)
-        self.engine, self._serving = engine, PolicyEngine(model, engine, self.renderer)
+        self._policy = Policy.load(PolicyConfig(path=EMBEDDED, **sizes), engine)
+        self.engine = engine
+        self.renderer = self._policy.renderer
         source = DataSource(name="test", task="countdown", path=EMBEDDED, split="test")
         self.problems = load_problems(source)[:problems]
 
     def evaluated(self) -> list[SampleRecord]:
         """What ``test`` records of the problems."""
         config = EvaluationConfig(max_turns=3, stop=RULE, max_completion_tokens=160)
-        sampling = self._serving.sampling
+        sampling = self._policy.sampling
         evaluator = Evaluator(self.engine, config, renderer=self.renderer, sampling=sampling)
         return evaluator.solve(self.problems, "test")
 
     @contextmanager
     def served(self) -> Iterator[str]:
         """The policy behind the server."""
-        backend = EngineBackend(self.engine, self._serving.sampling(0), self.renderer)
+        backend = EngineBackend(self.engine, self._policy.sampling(0), self.renderer)
         settings: dict[str, Any] = {"rule": RULE, "max_turns": 3, "max_completion_tokens": 160}
         server = ChatServer(Settings("countdown", **settings), backend, model="svr", content="turn")
         with serving(server) as url:

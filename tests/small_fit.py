@@ -8,13 +8,9 @@ from lightning.pytorch import Callback
 
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.types import Decoding, Turn
+from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.training.config import (
-    EvaluationConfig,
-    OptimizerConfig,
-    PolicyConfig,
-    ReferenceConfig,
-)
+from svr_lightning.training.config import EvaluationConfig, OptimizerConfig, ReferenceConfig
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource

@@ -32,11 +32,12 @@ from svr_lightning.cli.main import main as command_line
 from svr_lightning.core import linear_logprobs
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.types import Sample
-from svr_lightning.engines import lora
 from svr_lightning.engines.vllm import VLLMEngine
-from svr_lightning.training.config import OptimizerConfig, PolicyConfig
+from svr_lightning.policy import lora
+from svr_lightning.policy.config import PolicyConfig
+from svr_lightning.policy.policy import Policy
+from svr_lightning.training.config import OptimizerConfig
 from svr_lightning.training.optimizer import make_optimizer, mix_reference
-from svr_lightning.training.policy import load_policy
 from svr_lightning.training.update import batch_of, policy_update_loss
 from tools.bench.workloads import GIB, LiveBytes
 from tools.shapes import qwen3_5
@@ -132,7 +133,7 @@ def architecture(policy: str) -> Any:
     """The configuration of a policy's model: :data:`LARGE`, or one that is built in."""
     if policy == LARGE:
         return qwen3_5()
-    return load_policy(PolicyConfig(path=policy), seed=0)[0].config
+    return Policy.load(PolicyConfig(path=policy)).model.config
 
 
 # --- the step -----------------------------------------------------------------------------------

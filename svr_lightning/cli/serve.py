@@ -277,9 +277,8 @@ def _engine_backend(options: argparse.Namespace, certificate: Certificate | None
 
     from svr_lightning.cli.messages import driver_fault
     from svr_lightning.engines.transformers import TransformersEngine
-    from svr_lightning.training.config import PolicyConfig
-    from svr_lightning.training.policy import load_policy
-    from svr_lightning.training.serving import PolicyEngine
+    from svr_lightning.policy.config import PolicyConfig
+    from svr_lightning.policy.policy import Policy
 
     config = PolicyConfig(
         path=options.policy,
@@ -290,9 +289,8 @@ def _engine_backend(options: argparse.Namespace, certificate: Certificate | None
     if fault := driver_fault():
         print(f"serving on the CPU: {fault}")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model, renderer = load_policy(config, seed=0, device=device, trains=False)
-    serving = PolicyEngine(model.to(device), TransformersEngine(), renderer)
-    return EngineBackend(serving.engine, serving.sampling(0), renderer)
+    policy = Policy.load(config, TransformersEngine(), device=device, trains=False)
+    return EngineBackend(policy.engine, policy.sampling(0), policy.renderer)
 
 
 def json_object(text: str) -> dict[str, Any]:

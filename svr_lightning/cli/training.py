@@ -24,9 +24,9 @@ from svr_lightning.cli.messages import explain, of_parser, section_of
 from svr_lightning.errors import ConfigError, did_you_mean, program, require
 from svr_lightning.evaluation.printing import print_results
 from svr_lightning.files import to_json
+from svr_lightning.tiny import ARITHMETIC_TINY, COUNTDOWN_TINY
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
-from svr_lightning.training.sources import ARITHMETIC_TINY, COUNTDOWN_TINY
 from svr_lightning.training.trainer import SVRTrainer
 
 

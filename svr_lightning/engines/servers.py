@@ -26,9 +26,9 @@ from svr_lightning.clients.chat_answers import ServerError
 from svr_lightning.clients.connections import Connections, Retries, check_url
 from svr_lightning.core.ranges import Positive, check_arguments
 from svr_lightning.core.types import FinishReason
+from svr_lightning.engines.acting_weights import acting_weights
 from svr_lightning.engines.base import Output, Request
 from svr_lightning.engines.in_flight import RemoteEngine
-from svr_lightning.engines.lora import acting_weights
 from svr_lightning.engines.vllm import LOGPROBS_MODE, RELEASE, sampling_params
 from svr_lightning.engines.vllm_process import processes
 from svr_lightning.engines.vllm_weights import is_tied, is_vision, wrap

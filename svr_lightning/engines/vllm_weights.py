@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from svr_lightning.engines.lora import acting_weights
+from svr_lightning.engines.acting_weights import acting_weights
 from svr_lightning.errors import ConfigError, require
 
 DECODER = "language_model"
@@ -28,6 +28,11 @@ _SHOWN = 5
 def is_tied(policy: Any) -> bool:
     """Whether the output layer is the embedding, determined from the weights."""
     return policy.get_output_embeddings().weight is policy.get_input_embeddings().weight
+
+
+def is_vision(name: str) -> bool:
+    """Whether a weight belongs to a vision tower."""
+    return any(part in VISION for part in name.split("."))
 
 
 @torch.no_grad()
@@ -153,11 +158,6 @@ def _parts(plain: str, fused: Mapping[str, Sequence[str]]) -> set[str]:
 def _plain(name: str) -> str:
     """The name in a text-only model."""
     return ".".join(part for part in name.split(".") if part != DECODER)
-
-
-def is_vision(name: str) -> bool:
-    """Whether a weight belongs to a vision tower."""
-    return any(part in VISION for part in name.split("."))
 
 
 def wrap(name: str) -> str:

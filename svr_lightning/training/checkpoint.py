@@ -17,7 +17,7 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 
 from svr_lightning.errors import ConfigError, one_line, require, typed_line
-from svr_lightning.training.policy import require_finite
+from svr_lightning.policy.weights import require_finite
 
 
 class DurableCheckpointIO(TorchCheckpointIO):
@@ -166,7 +166,7 @@ def check(folder: Path, ranks: int | None) -> None:
 def check_adapters(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Refuse adapters with other settings (no weight shows alpha) or of another base model.
 
-    ``own`` are :func:`~svr_lightning.training.policy.adapter_facts` of the run.
+    ``own`` are :meth:`~svr_lightning.policy.policy.Policy.adapter_facts` of the run.
     """
     settings = own.get("lora")
     require(

@@ -28,29 +28,27 @@ from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.evaluation.config import EvaluationConfig, Protocol
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.evaluation.printing import TurnPrinter, print_outcome
+from svr_lightning.policy.config import PolicyConfig
+from svr_lightning.policy.policy import Policy, RemotePolicy, choose_engine
 from svr_lightning.recipes.base import Recipe
-from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import TASKS
-from svr_lightning.training.config import PolicyConfig
 from svr_lightning.training.data import Split, SVRDataModule
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy
 from svr_lightning.training.logs import CSVLog, gather_lists
-from svr_lightning.training.policy import prepare_policy, read_policy, weights_fingerprint
-from svr_lightning.training.serving import PolicyEngine, choose_engine
 from svr_lightning.training.sources import problems_digest
 
 
 class PolicyModule(LightningModule):
-    """A policy, the engine that serves it, and its evaluation in Lightning's loops.
+    """A policy and its evaluation in Lightning's loops.
 
-    With a server as engine there is no policy in this process. For the arguments see
-    :class:`~svr_lightning.training.module.SVRModule`.
+    For the arguments see :class:`~svr_lightning.training.module.SVRModule`.
     """
 
+    actor: Any = None
+    """The policy with its tokenizer and engine: a :class:`~svr_lightning.policy.policy.Policy`,
+    from :meth:`read_policy` on, or a :class:`~svr_lightning.policy.policy.RemotePolicy`."""
     policy: torch.nn.Module
-    renderer: Renderer
-    serving: PolicyEngine
-    """Keeps the policy's weights in the engine. With a server there are neither."""
+    """The actor's weights, which checkpoints hold under this name. With a server there are none."""
     evaluator: Evaluator
     """The evaluation in Lightning's loops, set when it begins."""
 
@@ -69,12 +67,9 @@ class PolicyModule(LightningModule):
         self.evaluation = evaluation
         self.engine = engine
         self.seed = seed
+        if engine is not None and not engine.reads_tokens:
+            self.actor = RemotePolicy(engine)
         self.run_config: dict[str, Any] = {}
-
-    @property
-    def in_process(self) -> bool:
-        """Whether the policy is in this process, and not with a server."""
-        return self.engine is None or self.engine.reads_tokens
 
     @property
     def trains(self) -> bool:
@@ -100,22 +95,23 @@ class PolicyModule(LightningModule):
         Raises:
             ConfigError: if they cannot be used.
         """
-        if self.in_process and not hasattr(self, "policy"):
-            self.policy, self.renderer = read_policy(self.policy_config, self.seed)
+        if self.actor is None:
+            self.actor = Policy.read(self.policy_config, self.seed)
+            self.policy = self.actor.model
 
     def configure_model(self) -> None:
         """Prepare the policy once, and start its engine."""
         self.read_policy()
-        if self.in_process and not hasattr(self, "serving"):
+        if not hasattr(self.actor, "engine"):
             device = "cpu" if self._trainer is None else self.trainer.strategy.root_device.type
-            prepare_policy(self.policy, self.policy_config, self.seed, device, trains=self.trains)
+            self.actor.prepare(device, self.seed, trains=self.trains)
             if self.engine is None:
                 self.engine = choose_engine(device)
             if self._trainer is not None and self.trains:
                 problems = self.data.problems_per_rollout // self.trainer.world_size
                 self.engine.trajectories = problems * self.recipe.group_size
             # Before there is an optimizer: an engine may measure the free memory for its KV cache.
-            self.serving = PolicyEngine(self.policy, self.engine, self.renderer)
+            self.actor.start(self.engine)
         if isinstance(self.engine, OpenAIEngine):
             self.engine.model.chat_template_kwargs = self.policy_config.chat_template_kwargs
 
@@ -173,16 +169,16 @@ class PolicyModule(LightningModule):
         """An evaluation of the current weights, begun or continued, with files in ``eval/name``."""
         trial = self.trainer.sanity_checking
         return Evaluator(
-            self.engine,  # type: ignore[arg-type]
+            self.actor.engine,
             evaluation,
             recipe=self.recipe,
-            renderer=self.renderer if self.in_process else None,
+            renderer=self.actor.renderer,
             folder=Path(self.trainer.default_root_dir) / "eval" / name,
             seed=self.seed,
             step=self.global_step,
             fingerprint=None if trial else self.record_fingerprint(part, evaluation),
             every_turn=every_turn,
-            sampling=self.serving.sampling if self.in_process else None,
+            sampling=self.actor.sampling,
             gather=gather_lists,
             rank=self.trainer.global_rank,
         )
@@ -210,7 +206,9 @@ class PolicyModule(LightningModule):
     @cached_property
     def operating_point(self) -> Confident | Certificate | None:
         """The certificate in the policy's folder; None without one, and for a server."""
-        return read_operating_point(self.policy_config.path) if self.in_process else None
+        if isinstance(self.actor, RemotePolicy):
+            return None
+        return read_operating_point(self.policy_config.path)
 
     @property
     def applied_evaluation(self) -> EvaluationConfig:
@@ -256,7 +254,7 @@ class PolicyModule(LightningModule):
         """The configuration for results files, with the stopping rule that is used."""
         evaluation = evaluation or self.applied_evaluation
         model: dict[str, Any] = dict(self.run_config.get("model", {}))
-        if not self.in_process:  # of a server's policy only the requests are known here
+        if isinstance(self.actor, RemotePolicy):  # only the requests are known here
             template = self.policy_config.chat_template_kwargs
             model = {key: model[key] for key in ("engine", "recipe", "evaluation") if key in model}
             model["policy"] = {"chat_template_kwargs": template}
@@ -277,15 +275,8 @@ class PolicyModule(LightningModule):
     def record_fingerprint(self, part: Split, evaluation: EvaluationConfig) -> str:
         """A digest of all that determines a record, as far as it is known of a server."""
         sources = zip(self.data.sources[part], self.data.problems(part), strict=True)
-        sampled: dict[str, Any] = {"server": getattr(self.engine, "model", None)}
-        if self.in_process:
-            sampled = {
-                "weights": weights_fingerprint(self.policy.state_dict()),
-                "dtype": self.serving.engine.dtype,
-                "chat_template": self.renderer.tokenizer.chat_template,
-            }
         facts = {
-            **sampled,
+            **self.actor.identity(),
             "policy": asdict(self.policy_config),
             "data": [(s.name, s.max_completion_tokens, problems_digest(p)) for s, p in sources],
             "ranks": self.trainer.world_size,

@@ -1,18 +1,13 @@
 """The policy as a folder that ``from_pretrained`` loads, with a model card."""
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import GenerationConfig
-
 from svr_lightning import __version__
 from svr_lightning.analysis.operating_point import write_operating_point
 from svr_lightning.core.stopping import Confident
-from svr_lightning.engines import lora
 from svr_lightning.files import write_json
 
 SETTINGS = "svr.json"
@@ -20,37 +15,10 @@ SETTINGS = "svr.json"
 _RENDERING = ("chat_template_kwargs", "max_prompt_tokens", "max_model_len")
 
 
-def exported_weights(model: Any) -> dict[str, torch.Tensor]:
-    """The weights to export: adapters merged, in fp32, which small learning rates need."""
-    acting = {weight.name: weight.read for weight in lora.acting_weights(model)}
-    found = {}
-    for key, value in lora.base_of(model.state_dict()).items():
-        name = key.replace(".base_layer.", ".")
-        full = acting[name]() if name in acting else value  # a tied weight, or a buffer
-        found[name] = full.to("cpu", torch.float32)
-    return found
-
-
 def export_policy(pl_module: Any, root: Path) -> Path:
     """Save the module's policy under ``root/policy`` and return that folder."""
     folder = root / "policy"
-    model = pl_module.policy
-    # Not the checkpoint's: its temperature and similar settings contradict greedy decoding.
-    own = model.generation_config
-    model.generation_config = GenerationConfig(
-        bos_token_id=own.bos_token_id,
-        eos_token_id=own.eos_token_id,
-        pad_token_id=own.pad_token_id,
-        do_sample=False,
-        max_new_tokens=pl_module.sampling.max_completion_tokens,
-    )
-    model.save_pretrained(folder, state_dict=exported_weights(model))
-    if lora.is_adapted(model):
-        lora.save_adapter(model, root / "adapter")
-    for written in (folder, root / "adapter"):
-        for weights in written.glob("*.safetensors"):  # which safetensors lets only the owner read
-            shutil.copymode(next(written.glob("*config.json")), weights)
-    pl_module.renderer.tokenizer.save_pretrained(folder)
+    pl_module.actor.export(folder, pl_module.sampling.max_completion_tokens)
     rule = pl_module.protocol.rule
     if isinstance(rule, Confident):
         # Without the certificate that the folder may have had: it was for other weights.

@@ -5,7 +5,6 @@ import math
 import os
 import resource
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
@@ -99,13 +98,6 @@ def combined(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
         for key, value in row.items():
             found.setdefault(key, []).append(value)
     return {key: max(of) if key in MAXIMA else fmean(of) for key, of in found.items()}
-
-
-def seconds_now() -> float:
-    """Seconds of a clock, once a GPU that is in use has finished."""
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 def rollout_stats(groups: Sequence[Group], recipe: Recipe) -> dict[str, float]:

@@ -22,9 +22,11 @@ from svr_lightning.core.ranges import Count, check_arguments
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import Decoding, Problem
 from svr_lightning.display import plain
-from svr_lightning.engines import lora
+from svr_lightning.engines.acting_weights import adapters_of
 from svr_lightning.engines.base import Engine
 from svr_lightning.errors import require
+from svr_lightning.policy.config import PolicyConfig
+from svr_lightning.policy.policy import RemotePolicy, seconds_now
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.collect import ResampleMode, collect_rollout
@@ -32,7 +34,6 @@ from svr_lightning.training.checkpoint import check_adapters, check_weights, wit
 from svr_lightning.training.config import (
     EvaluationConfig,
     OptimizerConfig,
-    PolicyConfig,
     ReferenceConfig,
     check_sampling,
 )
@@ -46,7 +47,6 @@ from svr_lightning.training.logs import (
     nothing_to_learn,
     peak_memory,
     rollout_stats,
-    seconds_now,
 )
 from svr_lightning.training.optimizer import (
     clip_gradients,
@@ -55,11 +55,9 @@ from svr_lightning.training.optimizer import (
     mix_reference,
     set_scheduled_rates,
 )
-from svr_lightning.training.policy import adapter_facts
 from svr_lightning.training.trainer import RolloutFitLoop
 from svr_lightning.training.update import (
     TrainBatch,
-    completion_logprobs,
     dummy_sample,
     micro_batches,
     policy_update_loss,
@@ -139,7 +137,9 @@ class SVRModule(PolicyModule):
     def configure_model(self) -> None:
         """Load the policy once, and copy it as the reference if the loss has a KL term."""
         super().configure_model()
-        if self.in_process and self.reference is None and self.recipe.loss.beta and self.trains:
+        if not self.trains or not self.recipe.loss.beta or isinstance(self.actor, RemotePolicy):
+            return
+        if self.reference is None:
             self.reference = make_reference(self.policy, self.reference_config)
 
     def setup(self, stage: str) -> None:
@@ -158,7 +158,7 @@ class SVRModule(PolicyModule):
         if stage != "fit":
             return
         require(
-            self.in_process,
+            not isinstance(self.actor, RemotePolicy),
             f"model.engine={type(self.engine).__name__} returns no token ids, which training "
             "needs; leave model.engine out, or use TransformersEngine, VLLMEngine or ServersEngine",
         )
@@ -188,7 +188,7 @@ class SVRModule(PolicyModule):
             if isinstance(logger, CSVLog):
                 logger.keep(lambda step, _: step <= self.global_step)
         set_scheduled_rates(self.lr_schedulers())
-        self.serving.start_watching()
+        self.actor.start_watching()
 
     def on_train_batch_end(self, *_: Any) -> None:
         """Remember what a checkpoint of an interrupted run holds of the loop."""
@@ -207,14 +207,14 @@ class SVRModule(PolicyModule):
         replaces = self.resample == "top_up"
         batch_ids = gather_lists([problem.id for problem in problems]) if replaces else []
         with (
-            self.serving.sampling(self.global_step) as sync_seconds,
+            self.actor.sampling(self.global_step) as sync_seconds,
             self.trainer.profiler.profile("rollout"),  # type: ignore[attr-defined]
         ):
             groups = collect_rollout(
-                self.serving.engine,
+                self.actor.engine,
                 self.recipe,
                 problems,
-                renderer=self.renderer,
+                renderer=self.actor.renderer,
                 sampling=self.sampling,
                 seed=self.seed,
                 step=self.global_step,
@@ -246,8 +246,8 @@ class SVRModule(PolicyModule):
             accumulate=accumulate,
             updates=self.updates_per_rollout,
             version=self.global_step,
-            loss_tokens=self.renderer.loss_tokens,
-            token_choices=self.renderer.token_choices,
+            loss_tokens=self.actor.renderer.loss_tokens,
+            token_choices=self.actor.renderer.token_choices,
             dummy_sample=dummy_sample(groups),
         )
         if self.updates_per_rollout > 1:
@@ -261,7 +261,7 @@ class SVRModule(PolicyModule):
         """
         with self.trainer.precision_plugin.train_step_context():
             here = batch.to(self.device)
-            old = completion_logprobs(self.policy, here, self.sampling.temperature)
+            old = self.actor.logprobs(here, self.sampling.temperature)
         return replace(batch, old_logprobs=old.to(batch.logprobs.device))
 
     def _fresh_problems(
@@ -280,18 +280,18 @@ class SVRModule(PolicyModule):
     def _show_prompt(self, problems: Sequence[Problem]) -> None:
         """Print the first prompt of a run as rendered."""
         if not self._prompt_shown:
-            text = self.renderer.text(self.recipe.dialogue.first(problems[0]))
+            text = self.actor.renderer.text(self.recipe.dialogue.first(problems[0]))
             rank_zero_info(f"\nfirst rendered prompt:\n{plain(text)}")
             self._prompt_shown = True
 
     def _warn_of_cut_prompts(self, problems: Sequence[Problem]) -> None:
         """Name problems that do not fit a prompt; each process knows only its own."""
         first = self.recipe.dialogue.first
-        unfit = [one.id for one in problems if not self.renderer.fits(first(one))]
+        unfit = [one.id for one in problems if not self.actor.renderer.fits(first(one))]
         if unfit:
             warnings.warn(
                 f"training problems {', '.join(unfit)} do not fit model.policy.max_prompt_tokens="
-                f"{self.renderer.max_prompt_tokens}; the left of their text is cut",
+                f"{self.actor.renderer.max_prompt_tokens}; the left of their text is cut",
                 stacklevel=2,
             )
 
@@ -341,7 +341,7 @@ class SVRModule(PolicyModule):
         every = self.reference_config.every
         if self.reference is not None and every and step % every == 0:
             mix_reference(self.reference, self.policy, self.reference_config.mix)
-        changed = self.serving.changed_share()
+        changed = self.actor.fraction_of_weights_changed()
         self.write_metrics({"train/grad_norm": norm, "engine/changed_frac": changed}, step)
 
     def _gradient_sync(self, *, last: bool) -> AbstractContextManager[None]:
@@ -397,11 +397,11 @@ class SVRModule(PolicyModule):
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """All weights; with adapters only these, since their base model never changes."""
         state = super().state_dict(*args, **kwargs)
-        return state if self.policy_config.lora is None else lora.adapters_of(state)
+        return state if self.policy_config.lora is None else adapters_of(state)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add whose adapters these are."""
-        checkpoint |= adapter_facts(self.policy, self.policy_config.lora)
+        checkpoint |= self.actor.adapter_facts()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check that it fits; drop the reference if the run does not train."""
@@ -410,8 +410,8 @@ class SVRModule(PolicyModule):
             "the checkpoint was saved with save_weights_only and a training cannot resume from it; "
             "start from the exported policy/ with model.policy.path",
         )
-        self.serving.weights_replaced()
-        check_adapters(checkpoint, adapter_facts(self.policy, self.policy_config.lora))
+        self.actor.weights_replaced()
+        check_adapters(checkpoint, self.actor.adapter_facts())
         if "state_dict" not in checkpoint:
             return  # DeepSpeed loads weights itself
         if self.reference is None and not self.trains:

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from svr_lightning.core.schedule import warmup_stable_decay
-from svr_lightning.engines.lora import AdapterReference, is_adapted
+from svr_lightning.engines.acting_weights import is_adapted
 from svr_lightning.errors import require
+from svr_lightning.policy.lora import AdapterReference
 from svr_lightning.training.config import OptimizerConfig, ReferenceConfig
 
 

@@ -26,6 +26,7 @@ from svr_lightning.files import LFS_POINTER, is_lfs_pointer
 from svr_lightning.row_files import SUFFIXES, file_rows
 from svr_lightning.tasks import Task, get_task
 from svr_lightning.tasks.grading import check_reference, unread_references
+from svr_lightning.tiny import EMBEDDED
 
 OnBadRow = Literal["error", "skip"]
 CountdownSplit = Literal["countdown_train", "countdown_eval"]
@@ -35,9 +36,6 @@ TRAINING_ROWS, EVALUATION_ROWS = 50_000, 1_000
 
 MAX_CHARACTERS = 100_000
 """Longest question or reference; a longer one is a file in the wrong column, not a problem."""
-COUNTDOWN_TINY, ARITHMETIC_TINY = "embedded:countdown-tiny", "embedded:arithmetic-tiny"
-EMBEDDED = {COUNTDOWN_TINY: "countdown", ARITHMETIC_TINY: "arithmetic"}
-"""Folders of what ships with the package, by the name that a configuration gives it."""
 _OF_SAVE_TO_DISK = ("state.json", "dataset_dict.json")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")

@@ -13,9 +13,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from svr_lightning.core.linear_logprobs import linear_logprobs
-from svr_lightning.core.losses import LossSpec, expected_score, policy_loss
+from svr_lightning.core.losses import LossSpec, policy_loss
 from svr_lightning.core.types import Sample, TokenChoice
+from svr_lightning.policy.logprobs import (
+    choice_scores,
+    completion_logprobs,
+    hidden_states,
+    logprobs_of,
+)
 from svr_lightning.recipes.base import Group, sample_of
 
 
@@ -356,8 +361,8 @@ def policy_update_loss(
     if reference is not None:  # before the policy's activations take their memory
         with torch.no_grad():
             ref_logp = completion_logprobs(reference, batch, temperature)
-    hidden = _hidden_states(policy, batch)
-    logp = _logprobs(policy, hidden, batch, temperature)
+    hidden = hidden_states(policy, batch)
+    logp = logprobs_of(policy, hidden, batch, temperature)
     # With one update per rollout the policy that sampled is the current one.
     old_logp = logp.detach() if batch.old_logprobs is None else batch.old_logprobs
     terms = policy_loss(
@@ -365,7 +370,7 @@ def policy_update_loss(
     )
     loss = terms.loss.sum() * batch.weight
     weight = batch.mean_weight
-    scores = _choice_scores(policy, hidden, batch, temperature)
+    scores = choice_scores(policy, hidden, batch, temperature)
     if scores is not None:
         loss = loss - scores.sum() * batch.choice_weight
     # While both have the same weights, trainer and engine differ by rounding alone.
@@ -386,65 +391,3 @@ def policy_update_loss(
         logged["train/behaviour/clipped"] = clipped.sum() * weight
         logged["train/behaviour/max"] = most.max()
     return PolicyUpdate(loss=loss, logged=logged)
-
-
-def completion_logprobs(model: Any, batch: TrainBatch, temperature: float) -> Tensor:
-    """[B, T] nats of the completion tokens under a transformers model, 0 outside of the mask.
-
-    The output layer is applied only to positions that predict them: no prompt, no padding.
-    """
-    return _logprobs(model, _hidden_states(model, batch), batch, temperature)
-
-
-def _hidden_states(model: Any, batch: TrainBatch) -> Tensor:
-    """[P, L, H] what the output layer reads."""
-    output = model.base_model(input_ids=batch.input_ids, use_cache=False, **_no_mask(model))
-    hidden: Tensor = output.last_hidden_state
-    return hidden
-
-
-def _logprobs(model: Any, hidden: Tensor, batch: TrainBatch, temperature: float) -> Tensor:
-    ids, rows, positions = batch.input_ids, batch.rows, batch.logit_positions
-    head = model.get_output_embeddings()
-    bias = getattr(head, "bias", None)
-    token_ids = ids[rows, positions + 1]
-    logp = linear_logprobs(hidden[rows, positions], head.weight, bias, token_ids, temperature)
-    return logp.new_zeros(batch.mask.shape).masked_scatter(batch.mask.bool(), logp)
-
-
-def _choice_scores(
-    model: Any, hidden: Tensor, batch: TrainBatch, temperature: float
-) -> Tensor | None:
-    """[C] the expected score of each choice; None if the method has none.
-
-    The output layer is applied only to the alternatives' tokens.
-    """
-    if batch.choices is None:
-        return None
-    rows, positions, token_ids, scores = batch.choices
-    head = model.get_output_embeddings()
-    bias = getattr(head, "bias", None)
-    ids = token_ids.clamp(min=0)
-    states = hidden[rows, positions]
-    logits = torch.einsum("ch,cah->ca", states, head.weight[ids].to(states.dtype)).float()
-    if bias is not None:
-        logits = logits + bias[ids]
-    return expected_score(logits.masked_fill(token_ids < 0, -torch.inf), scores, temperature)
-
-
-_MASKLESS_MODELS = ("qwen3", "qwen3_5_text")
-"""Architectures that take a mask for each kind of layer, as their source says."""
-_MASKLESS_LAYERS = ("full_attention", "linear_attention")
-
-
-def _no_mask(model: Any) -> dict[str, Any]:
-    """Arguments that tell ``model`` that its rows need no mask, if it supports them.
-
-    Causal layers never look to the right of a token, and the loss leaves padding out. Otherwise
-    transformers derives a mask from the positions, which waits for the GPU.
-    """
-    layers = set(getattr(model.config, "layer_types", None) or ())
-    attention = str(model.config._attn_implementation)
-    known = model.config.model_type in _MASKLESS_MODELS and layers <= set(_MASKLESS_LAYERS)
-    causal = attention == "sdpa" or attention.startswith("flash")
-    return {"attention_mask": dict.fromkeys(_MASKLESS_LAYERS)} if known and causal else {}

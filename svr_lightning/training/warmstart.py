@@ -24,12 +24,13 @@ from svr_lightning.core.parsing import self_check_start
 from svr_lightning.core.ranges import Count, Positive, Range, check_fields
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import AnyCompletion, Decoding, Message, Problem, Turn
-from svr_lightning.engines import lora
+from svr_lightning.engines.acting_weights import is_adapted
 from svr_lightning.engines.base import Request
 from svr_lightning.errors import require
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.files import finite, write_json
+from svr_lightning.policy.policy import seconds_now
 from svr_lightning.recipes.dialogues import Dialogue, PromptRequests, SelfVerifying, ask
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.rollout.driver import Driver, Job
@@ -43,7 +44,6 @@ from svr_lightning.training.documents import (
     encode,
 )
 from svr_lightning.training.export import export_policy
-from svr_lightning.training.logs import seconds_now
 from svr_lightning.training.supervised import train
 
 SENTENCES = {
@@ -273,11 +273,11 @@ def _plain_evaluator(
         module.engine,
         config,
         recipe=PlainAnswers(sentence=sentence),
-        renderer=module.renderer,
+        renderer=module.actor.renderer,
         folder=root / "eval" / "plain",
         seed=module.seed,
         fingerprint=fingerprint,
-        sampling=module.serving.sampling,
+        sampling=module.actor.sampling,
     )
     return evaluator, fingerprint
 
@@ -290,7 +290,7 @@ def encoded_turns(
     Raises:
         ConfigError: if there are too few right or wrong ones.
     """
-    renderer = module.renderer
+    renderer = module.actor.renderer
     encoded = []
     labels = []
     for record in records:
@@ -338,7 +338,7 @@ def freeze_lower_layers(model: Any, share: float) -> None:
     Raises:
         ConfigError: if the model's layers cannot be found.
     """
-    if share == 1 or lora.is_adapted(model):
+    if share == 1 or is_adapted(model):
         return
     layers = getattr(model.get_decoder(), "layers", None)
     require(
@@ -358,14 +358,14 @@ def measure(module: Any, problems: Sequence[Problem]) -> dict[str, float | None]
 
     A turn that was cut off states nothing. The log-probabilities are of the solution's tokens.
     """
-    module.serving.weights_replaced()
-    driver = Driver(module.engine, module.renderer, run_seed=module.seed, step=1)
+    module.actor.weights_replaced()
+    driver = Driver(module.engine, module.actor.renderer, run_seed=module.seed, step=1)
     dialogue = module.recipe.dialogue
     jobs = [Job(one, 0, _first_turn(dialogue, one), module.sampling) for one in problems]
-    with module.serving.sampling(1):
+    with module.actor.sampling(1):
         turns: list[Turn] = [turn for _, turn in sorted(driver.stream(jobs), key=lambda e: e[0])]
         solved = [
-            _solution_tokens(module.renderer, problem, turn)
+            _solution_tokens(module.actor.renderer, problem, turn)
             for problem, turn in zip(problems, turns, strict=True)
         ]
         texts = _with_greedy_checks(module, turns, solved)
@@ -408,7 +408,7 @@ def _solution_tokens(renderer: Any, problem: Problem, turn: Turn) -> int:
 
 def _with_greedy_checks(module: Any, turns: Sequence[Turn], solved: Sequence[int]) -> list[str]:
     """The text of each turn, what follows its solution decoded greedily."""
-    engine, renderer = module.engine, module.renderer
+    engine, renderer = module.engine, module.actor.renderer
     texts = [turn.completion.text for turn in turns]
     waiting = {}
     for number, (turn, length) in enumerate(zip(turns, solved, strict=True)):

@@ -11,8 +11,9 @@ from svr_lightning import trl_rewards
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.types import Decoding, Problem
 from svr_lightning.engines.transformers import TransformersEngine
+from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.tasks import get_task
-from svr_lightning.training.config import OptimizerConfig, PolicyConfig, ReferenceConfig
+from svr_lightning.training.config import OptimizerConfig, ReferenceConfig
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource

@@ -19,9 +19,10 @@ from svr_lightning.core.ranges import (
 )
 from svr_lightning.core.types import Decoding
 from svr_lightning.engines.openai import OpenAIEngine
+from svr_lightning.policy.config import LoRAConfig, PolicyConfig
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.training.config import LoRAConfig, OptimizerConfig, PolicyConfig, ReferenceConfig
+from svr_lightning.training.config import OptimizerConfig, ReferenceConfig
 from svr_lightning.training.module import SVRModule
 
 

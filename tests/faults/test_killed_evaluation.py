@@ -10,7 +10,8 @@ import torch
 
 from svr_lightning.__main__ import main
 from svr_lightning.core.stopping import Confident, RepeatedAnswer
-from svr_lightning.training.config import EvaluationConfig, PolicyConfig
+from svr_lightning.policy.config import PolicyConfig
+from svr_lightning.training.config import EvaluationConfig
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.evaluating import PolicyModule
 from svr_lightning.training.module import SVRModule

@@ -8,8 +8,8 @@ import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.errors import ConfigError
-from svr_lightning.training.config import PolicyConfig
-from svr_lightning.training.policy import load_policy
+from svr_lightning.policy.config import PolicyConfig
+from svr_lightning.policy.policy import Policy
 from tests.commands import SMALL
 
 
@@ -35,7 +35,7 @@ def test_the_embedded_default_never_asks_for_one(tmp_path, no_network):
 def test_a_policy_on_the_hub_is_one_line_that_names_it(monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda _: None)  # the hub's client would wait and try again
     with pytest.raises(ConfigError) as caught:
-        load_policy(PolicyConfig(path="nobody/nothing"), seed=0)
+        Policy.load(PolicyConfig(path="nobody/nothing"))
     message = str(caught.value)
     assert message.startswith("model.policy.path='nobody/nothing': the tokenizer cannot be read (")
     assert message.endswith("check the spelling and the network")

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.training.config import PolicyConfig
-from svr_lightning.training.policy import read_policy
+from svr_lightning.policy.config import PolicyConfig
+from svr_lightning.policy.loading import read_policy
 from tests.commands import SHIPPED, TINY, refused
 
 DOWN = "model.layers.0.mlp.down_proj.weight"

@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
-from svr_lightning.training.policy import weights_fingerprint
+from svr_lightning.policy.weights import weights_fingerprint
 from tests.gpu.shapes import hybrid, random_model
 
 PAD, END, START = "<|endoftext|>", "<|im_end|>", "<|im_start|>"

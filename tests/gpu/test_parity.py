@@ -12,7 +12,8 @@ import torch
 from svr_lightning.core.types import Decoding, Sample
 from svr_lightning.engines.base import Request
 from svr_lightning.engines.transformers import TransformersEngine
-from svr_lightning.training.update import batch_of, completion_logprobs
+from svr_lightning.policy.logprobs import completion_logprobs
+from svr_lightning.training.update import batch_of
 from tests.gpu.conftest import DEVICE
 from tests.gpu.report import Figures, alone
 from tests.gpu.shapes import hybrid, precision, random_model

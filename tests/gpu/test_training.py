@@ -9,8 +9,8 @@ from importlib.util import find_spec
 import httpx
 import pytest
 
-from svr_lightning.training.config import PolicyConfig
-from svr_lightning.training.policy import load_policy, weights_fingerprint
+from svr_lightning.policy.config import PolicyConfig
+from svr_lightning.policy.policy import Policy
 from tests.commands import sampled
 from tests.gpu.conftest import DEVICE
 from tests.gpu.policy import question
@@ -23,8 +23,8 @@ KILLED_AFTER = 3
 
 
 def test_a_shipped_configuration_trains_and_validates_at_full_depth(policy, figures, tmp_path):
-    loaded = load_policy(PolicyConfig(path=str(policy.folder)), seed=0)[0]
-    assert weights_fingerprint(loaded.state_dict()) == policy.fingerprint
+    loaded = Policy.load(PolicyConfig(path=str(policy.folder)))
+    assert loaded.fingerprint() == policy.fingerprint
     del loaded
     run = Run(tmp_path, policy, DEVICE)
     run.finish(figures, "fit", seconds=420)

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from svr_lightning.core.losses import LossSpec
+from svr_lightning.policy.kernels import use_kernels
 from svr_lightning.training.config import OptimizerConfig
 from svr_lightning.training.optimizer import make_optimizer
-from svr_lightning.training.policy import use_kernels
 from svr_lightning.training.update import batch_of, policy_update_loss
 from tests.gpu.conftest import DEVICE
 from tests.gpu.report import Figures, alone

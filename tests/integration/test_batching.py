@@ -12,14 +12,9 @@ from torch import Tensor
 
 from svr_lightning.core.losses import LossSpec, policy_loss
 from svr_lightning.core.types import Sample
+from svr_lightning.policy.logprobs import completion_logprobs
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.training.update import (
-    TrainBatch,
-    balanced_split,
-    batch_of,
-    completion_logprobs,
-    micro_batches,
-)
+from svr_lightning.training.update import TrainBatch, balanced_split, batch_of, micro_batches
 from tests.models import MODELS, tiny_qwen3
 from tests.samples import TEMPERATURE, rollout, sample
 from tests.scripted import TOKENIZER

@@ -9,7 +9,9 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from svr_lightning.analysis.operating_point import read_operating_point, write_operating_point
 from svr_lightning.core.stopping import Confident, RepeatedAnswer
-from svr_lightning.training.config import EvaluationConfig, PolicyConfig
+from svr_lightning.policy.config import PolicyConfig
+from svr_lightning.policy.policy import Policy
+from svr_lightning.training.config import EvaluationConfig
 from svr_lightning.training.export import export_policy
 from svr_lightning.training.module import SVRModule
 from tests.models import tiny_qwen3
@@ -23,12 +25,11 @@ def exported(
     """What the folder's operating point says, and the model card."""
     trained: SVRModule = module(**settings)
     trained.run_config = run_config or {}
-    trained.policy = tiny_qwen3()
+    trained.actor = Policy(tiny_qwen3(), RENDERER)
     # As checkpoints ship it: contradicts itself where nothing is sampled.
-    trained.policy.generation_config = GenerationConfig(
+    trained.actor.model.generation_config = GenerationConfig(
         do_sample=False, temperature=0.6, top_k=20, top_p=0.95, eos_token_id=[3, 7]
     )
-    trained.renderer = RENDERER
     folder = export_policy(trained, root)
     file = folder / "operating_point.json"
     point = json.loads(file.read_text()) if file.is_file() else {}

@@ -12,10 +12,10 @@ from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
+from svr_lightning.policy.config import PolicyConfig
+from svr_lightning.policy.policy import load_policy, stop_token_ids
 from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.rollout.driver import Driver, Job
-from svr_lightning.training.config import PolicyConfig
-from svr_lightning.training.policy import load_policy, stop_token_ids
 from svr_lightning.training.sources import DataSource, load_problems
 
 POLICY = PolicyConfig(max_prompt_tokens=512, max_model_len=1024)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from svr_lightning.analysis.results import Journal
-from svr_lightning.training.policy import weights_fingerprint
+from svr_lightning.policy.weights import weights_fingerprint
 from tests.models import tiny_qwen3
 from tests.trajectories import records_of, uncensored
 

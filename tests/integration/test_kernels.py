@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.training import policy
-from svr_lightning.training.policy import LIGER_MODELS, use_kernels
+from svr_lightning.policy import kernels
+from svr_lightning.policy.kernels import LIGER_MODELS, use_kernels
 from tests.commands import ROOT, ran
 from tests.models import tiny_hybrid, tiny_qwen3
 
@@ -59,14 +59,14 @@ def test_readmes_first_training_runs_on_a_cpu_where_kernels_for_a_gpu_are_instal
 def test_on_a_cpu_a_hybrid_computes_the_same_with_and_without_kernels_for_a_gpu(gpu_packages):
     code = (
         "import torch; from tests.models import tiny_hybrid; "
-        "from svr_lightning.training.policy import use_kernels; "
+        "from svr_lightning.policy.kernels import use_kernels; "
         "model = tiny_hybrid(); [use_kernels(model, 'cpu') for _ in range(2)]; "
         "print(model(torch.arange(9)[None]).logits.double().sum().item())"
     )
     without = ran(sys.executable, "-c", code, PYTHONPATH=str(ROOT))
     path = os.pathsep.join([str(gpu_packages), str(ROOT)])
-    kernels = ran(sys.executable, "-c", code, PYTHONPATH=path)
-    assert kernels.stdout == without.stdout != "", kernels.stderr
+    beside = ran(sys.executable, "-c", code, PYTHONPATH=path)
+    assert beside.stdout == without.stdout != "", beside.stderr
 
 
 @pytest.mark.parametrize(("chosen", "threads"), [({}, 1), ({"OMP_NUM_THREADS": "2"}, 2)])
@@ -74,7 +74,7 @@ def test_a_small_model_on_a_cpu_takes_one_thread_unless_the_user_chose(chosen, t
     kept = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     code = (
         "import torch; from tests.models import tiny_qwen3; "
-        "from svr_lightning.training.policy import use_kernels; "
+        "from svr_lightning.policy.kernels import use_kernels; "
         "use_kernels(tiny_qwen3(), 'cpu'); print(torch.get_num_threads())"
     )
     command, environment = [sys.executable, "-c", code], {**kept, "PYTHONPATH": str(ROOT), **chosen}
@@ -88,7 +88,7 @@ def patched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The architectures that liger-kernel patches; restores what was chosen for the process."""
     found: list[str] = []
     monkeypatch.setattr(
-        policy, "apply_liger_kernel", lambda model, _: found.append(model.config.model_type)
+        kernels, "apply_liger_kernel", lambda model, _: found.append(model.config.model_type)
     )
     monkeypatch.setenv("FLA_TILELANG", "")
     monkeypatch.delenv("FLA_TILELANG")
@@ -102,8 +102,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch, patched: list[str]) -> Callable[..., No
     """Prepares a hybrid model for a GPU with this Triton and all other kernels."""
 
     def prepare(triton: str, capability: tuple[int, int] = (9, 0)) -> None:
-        monkeypatch.setattr(policy, "find_spec", lambda _: object())
-        monkeypatch.setattr(policy, "version", lambda _: triton)
+        monkeypatch.setattr(kernels, "find_spec", lambda _: object())
+        monkeypatch.setattr(kernels, "version", lambda _: triton)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
         use_kernels(tiny_hybrid(), "cuda")
 
@@ -114,7 +114,7 @@ def test_liger_is_taken_where_it_is_installed_and_knows_the_architecture(gpu, pa
     gpu("3.7.1")
     use_kernels(tiny_qwen3(), "cuda")
     assert patched == [*reversed(LIGER_MODELS)]
-    monkeypatch.setattr(policy, "LIGER_MODELS", ())
+    monkeypatch.setattr(kernels, "LIGER_MODELS", ())
     use_kernels(tiny_qwen3(), "cuda")
     assert len(patched) == 2
 
@@ -136,7 +136,7 @@ def test_tilelang_is_off_unless_a_user_chose_it(gpu, monkeypatch):
 def test_without_its_kernels_linear_attention_is_refused_and_warned_of_where_nothing_trains(
     monkeypatch, patched
 ):
-    monkeypatch.setattr(policy, "find_spec", lambda _: None)
+    monkeypatch.setattr(kernels, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"without flash-linear-attention .* ten times slower"):
         use_kernels(tiny_hybrid(), "cuda")
     with pytest.warns(UserWarning, match="without flash-linear-attention"):

@@ -19,9 +19,10 @@ from svr_lightning.core.types import Decoding, Problem
 from svr_lightning.engines.base import Output
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
+from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
-from svr_lightning.training.config import EvaluationConfig, OptimizerConfig, PolicyConfig
+from svr_lightning.training.config import EvaluationConfig, OptimizerConfig
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.logs import NOTHING_RIGHT, CSVLog, nothing_to_learn
 from svr_lightning.training.sources import DataSource

@@ -14,15 +14,16 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from svr_lightning.callbacks import HFExport
-from svr_lightning.engines import lora
+from svr_lightning.engines.acting_weights import base_of
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
-from svr_lightning.training.config import LoRAConfig, PolicyConfig, ReferenceConfig
+from svr_lightning.policy import lora
+from svr_lightning.policy.config import LoRAConfig, PolicyConfig
+from svr_lightning.policy.policy import Policy, exported_weights
+from svr_lightning.training.config import ReferenceConfig
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy
-from svr_lightning.training.export import exported_weights
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.optimizer import make_reference
-from svr_lightning.training.policy import load_policy
 from tests import small_fit
 from tests.models import MODELS, with_adapter
 from tests.requests import finish, mixed, plain_scores
@@ -130,9 +131,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SVRModule]:
 
 def test_only_adapters_train_and_are_saved(trained):
     folder, model = trained
-    base, _ = load_policy(PolicyConfig(), seed=3)
+    base = Policy.load(PolicyConfig()).model
     before = base.state_dict()
-    for name, value in lora.base_of(model.policy.state_dict()).items():
+    for name, value in base_of(model.policy.state_dict()).items():
         assert torch.equal(value, before[name.replace(".base_layer.", ".")])
     saved = last(folder)
     assert all(".lora_A." in name or ".lora_B." in name for name in saved["state_dict"])
@@ -144,7 +145,7 @@ def test_only_adapters_train_and_are_saved(trained):
 def test_merged_policy_and_adapter_are_exported(trained):
     folder, model = trained
     merged = AutoModelForCausalLM.from_pretrained(folder / "policy")
-    base, _ = load_policy(PolicyConfig(), seed=3)
+    base = Policy.load(PolicyConfig()).model
     with torch.no_grad():
         expected = model.policy(IDS).logits
         plain = base(IDS).logits
@@ -180,7 +181,7 @@ def test_a_checkpoint_is_evaluated_without_its_reference(trained):
 def test_adapters_that_would_not_act_are_refused(targets, message):
     config = PolicyConfig(path="random:qwen3_5", lora=LoRAConfig(target_modules=targets))
     with pytest.raises(ConfigError, match=message):
-        load_policy(config, seed=1)
+        Policy.load(config, seed=1)
 
 
 def test_a_checkpoint_of_another_base_model_or_alpha_is_refused(trained):
@@ -193,7 +194,7 @@ def test_a_checkpoint_of_another_base_model_or_alpha_is_refused(trained):
 
 def test_an_adapter_alone_is_no_policy(trained):
     with pytest.raises(ConfigError, match="an adapter without its base model"):
-        load_policy(PolicyConfig(path=str(trained[0] / "adapter")), seed=1)
+        Policy.load(PolicyConfig(path=str(trained[0] / "adapter")))
 
 
 def test_deepspeed_is_refused(tmp_path):

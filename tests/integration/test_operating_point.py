@@ -19,9 +19,10 @@ from svr_lightning.cli import serve
 from svr_lightning.cli.main import parser_of
 from svr_lightning.core.stopping import Confident, rule_from_config
 from svr_lightning.errors import ConfigError
+from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.training.config import EvaluationConfig, PolicyConfig
+from svr_lightning.training.config import EvaluationConfig
 from svr_lightning.training.module import SVRModule
 from tests.commands import TINY, jsonl, refused
 from tests.scripted import TOKENIZER

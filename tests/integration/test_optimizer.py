@@ -8,7 +8,11 @@ from torch import nn
 from transformers import AutoTokenizer, GraniteConfig, GraniteForCausalLM
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.training.config import OptimizerConfig, PolicyConfig, ReferenceConfig
+from svr_lightning.policy.config import PolicyConfig
+from svr_lightning.policy.logprobs import completion_logprobs
+from svr_lightning.policy.policy import Policy, stop_token_ids
+from svr_lightning.policy.weights import freeze_vision
+from svr_lightning.training.config import OptimizerConfig, ReferenceConfig
 from svr_lightning.training.optimizer import (
     clip_gradients,
     make_optimizer,
@@ -17,8 +21,7 @@ from svr_lightning.training.optimizer import (
     parameter_groups,
     set_scheduled_rates,
 )
-from svr_lightning.training.policy import freeze_vision, load_policy, stop_token_ids
-from svr_lightning.training.update import batch_of, completion_logprobs
+from svr_lightning.training.update import batch_of
 from tests.commands import SHIPPED
 from tests.models import MODELS, tiny_hybrid, tiny_qwen3
 from tests.samples import rollout
@@ -149,18 +152,19 @@ def test_a_reference_in_bf16_has_the_policys_weights_rounded_and_its_buffers_as_
 def test_a_policy_has_fp32_weights_and_the_same_ones_for_the_same_seed(path):
     config = PolicyConfig(path=path, max_prompt_tokens=100, max_model_len=200)
     global_state = torch.random.get_rng_state()
-    model, renderer = load_policy(config, seed=3)
-    again, _ = load_policy(config, seed=3)
+    policy = Policy.load(config, seed=3)
+    model, tokenizer = policy.model, policy.renderer.tokenizer
+    again = Policy.load(config, seed=3).model
     assert torch.equal(torch.random.get_rng_state(), global_state)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     for one, other in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)
-    assert stop_token_ids(model, renderer.tokenizer) == (renderer.tokenizer.eos_token_id,)
+    assert stop_token_ids(model, tokenizer) == (tokenizer.eos_token_id,)
 
 
 def test_every_token_that_is_said_to_end_a_turn_does():
-    model, renderer = load_policy(PolicyConfig(), seed=0)
-    tokenizer = renderer.tokenizer
+    policy = Policy.load(PolicyConfig())
+    model, tokenizer = policy.model, policy.renderer.tokenizer
     model.generation_config.eos_token_id = [7, 9]
     tokenizer.eos_token = "<|pad|>"
     ids = {7, 9, tokenizer.pad_token_id, tokenizer.convert_tokens_to_ids("<|im_end|>")}
@@ -181,19 +185,19 @@ def test_an_architecture_that_reshapes_its_scores_is_refused(tmp_path):
     )
     GraniteForCausalLM(config).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"after the output layer \(logits_scaling=8.0\)"):
-        load_policy(PolicyConfig(path=str(tmp_path)), seed=0)
+        Policy.load(PolicyConfig(path=str(tmp_path)))
 
 
 def test_a_context_that_the_checkpoint_does_not_have_is_refused():
     with pytest.raises(ConfigError, match="max_model_len=9000 exceeds the 8192 positions"):
-        load_policy(PolicyConfig(max_model_len=9000), seed=0)
+        Policy.load(PolicyConfig(max_model_len=9000))
 
 
 def test_dropout_is_refused_where_layers_are_computed_twice_in_training_mode(tmp_path):
-    model, renderer = load_policy(PolicyConfig(), seed=0)
-    model.config.attention_dropout = 0.1
-    model.save_pretrained(tmp_path)
-    renderer.tokenizer.save_pretrained(tmp_path)
-    assert not load_policy(PolicyConfig(path=str(tmp_path)), seed=0)[0].training
+    policy = Policy.load(PolicyConfig())
+    policy.model.config.attention_dropout = 0.1
+    policy.model.save_pretrained(tmp_path)
+    policy.renderer.tokenizer.save_pretrained(tmp_path)
+    assert not Policy.load(PolicyConfig(path=str(tmp_path))).model.training
     with pytest.raises(ConfigError, match=r"attention_dropout=0.1, .* set it to 0"):
-        load_policy(PolicyConfig(path=str(tmp_path), gradient_checkpointing=True), seed=0)
+        Policy.load(PolicyConfig(path=str(tmp_path), gradient_checkpointing=True))

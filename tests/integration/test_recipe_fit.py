@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import Callback
 
 from svr_lightning.callbacks import RolloutLog
 from svr_lightning.core.types import Decoding
+from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.grpo_mt import GRPOMT
@@ -20,7 +21,7 @@ from svr_lightning.recipes.rlcr import RLCR
 from svr_lightning.recipes.scrpo import ScRPO
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
-from svr_lightning.training.config import EvaluationConfig, PolicyConfig
+from svr_lightning.training.config import EvaluationConfig
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import Rollout, SVRModule
 from tests import small_fit
@@ -87,7 +88,7 @@ class Optimised(Callback):
             tokens = batch.input_ids[batch.rows, batch.logit_positions + 1]
             sequences = batch.mask.nonzero()[:, 0]  # two parts of a turn share a row of ids
             self.texts += [
-                module.renderer.completion_text(tokens[sequences == index].tolist())
+                module.actor.renderer.completion_text(tokens[sequences == index].tolist())
                 for index in range(len(batch.group_ids))
             ]
 

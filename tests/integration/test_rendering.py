@@ -19,9 +19,9 @@ from svr_lightning import tiny
 from svr_lightning.core.prompts import first_turn_messages, refinement_messages
 from svr_lightning.core.types import Message, Verdict
 from svr_lightning.errors import ConfigError
+from svr_lightning.policy.policy import stop_token_ids
 from svr_lightning.rollout.rendering import Renderer, end_of_turn
 from svr_lightning.tasks import get_task
-from svr_lightning.training.policy import stop_token_ids
 
 COUNTDOWN = get_task("countdown")
 PROBLEM = COUNTDOWN.from_row({"id": "p", "nums": [8, 4, 2], "target": 10})

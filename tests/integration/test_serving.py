@@ -12,8 +12,8 @@ from torch.overrides import _get_current_function_mode_stack
 
 from svr_lightning.engines.base import Output
 from svr_lightning.engines.transformers import TransformersEngine
+from svr_lightning.policy.policy import Policy, choose_engine
 from svr_lightning.training.config import OptimizerConfig
-from svr_lightning.training.serving import PolicyEngine, choose_engine
 from tests.models import tiny_qwen3
 from tests.scripted import RENDERER
 from tests.small_fit import data, module, trainer, weights
@@ -104,7 +104,8 @@ def test_an_engine_is_synced_once_for_a_rollout_and_an_evaluation_of_the_same_we
             super().sync(model, version)
 
     model = tiny_qwen3()
-    serving = PolicyEngine(model, Noting(), RENDERER)
+    serving = Policy(model, RENDERER)
+    serving.start(Noting())
     for version in (0, 0, 1, 1):
         with serving.sampling(version):
             assert not model.training
@@ -145,7 +146,8 @@ def test_an_engine_works_outside_of_every_ambient_mode():
     try:
         with torch.device("meta"), torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
             ambient = modes()
-            serving = PolicyEngine(model, Noting(), RENDERER)
+            serving = Policy(model, RENDERER)
+            serving.start(Noting())
             with serving.sampling(0):
                 serving.engine.step()
             assert modes() == ambient == ("meta", torch.bfloat16, True, True, 1)
@@ -177,7 +179,7 @@ def test_a_policy_on_a_gpu_is_sampled_by_vllm_where_there_is_one(monkeypatch, ca
         ("cuda", None, "TransformersEngine", "transformers, since vLLM is not installed"),
         ("cuda", object(), "VLLMEngine", "vLLM, in the training process"),
     ):
-        monkeypatch.setattr("svr_lightning.training.serving.find_spec", lambda _, at=vllm: at)
+        monkeypatch.setattr("svr_lightning.policy.policy.find_spec", lambda _, at=vllm: at)
         with caplog.at_level("INFO"):
             assert type(choose_engine(device)).__name__ == engine
         assert f"engine: {reason}" in caplog.text

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from experiments.real.model import convert, gguf_file, missing_package
-from svr_lightning.training.config import PolicyConfig
-from svr_lightning.training.policy import load_policy
+from svr_lightning.policy.config import PolicyConfig
+from svr_lightning.policy.policy import Policy
 
 
 @pytest.fixture(scope="package")
@@ -23,5 +23,5 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="package")
 def policy(model_folder: Path) -> tuple[Any, Any]:
     """The model in fp32 and its tokenizer, as a run loads them."""
-    model, renderer = load_policy(PolicyConfig(path=str(model_folder)), 0)
-    return model.eval(), renderer.tokenizer
+    loaded = Policy.load(PolicyConfig(path=str(model_folder)))
+    return loaded.model.eval(), loaded.renderer.tokenizer

@@ -15,10 +15,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from experiments.warmstart.countdown import lessons
 from svr_lightning.__main__ import main
 from svr_lightning.core.prompts import first_turn_messages
+from svr_lightning.policy.policy import stop_token_ids
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
 from svr_lightning.training.documents import encode
-from svr_lightning.training.policy import stop_token_ids
 from tests.commands import ROOT, jsonl
 
 pytestmark = pytest.mark.real

@@ -13,7 +13,7 @@ from svr_lightning.core.types import Completion
 from svr_lightning.engines.base import Engine, Output
 from svr_lightning.engines.servers import ServersEngine
 from svr_lightning.engines.vllm import CPU_BATCHED_TOKENS, VLLMEngine
-from svr_lightning.training.config import PolicyConfig
+from svr_lightning.policy.config import PolicyConfig
 from tests import small_fit
 from tests.scripted import TOKENIZER
 from tests.tolerance import of_logprobs

@@ -36,8 +36,9 @@ from transformers import TrainerCallback
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.types import Decoding
 from svr_lightning.engines.transformers import TransformersEngine
+from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.training.config import OptimizerConfig, PolicyConfig, ReferenceConfig
+from svr_lightning.training.config import OptimizerConfig, ReferenceConfig
 from svr_lightning.training.data import SVRDataModule, TrainingOrder
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource

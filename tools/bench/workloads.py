@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from svr_lightning.policy.config import PolicyConfig
+from svr_lightning.policy.policy import Policy, stop_token_ids
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.training.config import PolicyConfig
-from svr_lightning.training.policy import load_policy, stop_token_ids
 
 T = TypeVar("T")
 TEMPERATURE = 0.9
@@ -74,11 +74,11 @@ def start_policy(engine: Any, *, ends: bool) -> Renderer:
 
     ``ends``: whether its stop tokens end a completion.
     """
-    policy, renderer = load_policy(PolicyConfig(path=EMBEDDED, **SIZES), seed=0)
-    stop = stop_token_ids(policy, renderer.tokenizer) if ends else ()
-    engine.start(policy.eval(), stop, SIZES["max_model_len"])
-    engine.sync(policy, 0)
-    return renderer
+    policy = Policy.load(PolicyConfig(path=EMBEDDED, **SIZES))
+    stop = stop_token_ids(policy.model, policy.renderer.tokenizer) if ends else ()
+    engine.start(policy.model.eval(), stop, SIZES["max_model_len"])
+    engine.sync(policy.model, 0)
+    return policy.renderer
 
 
 def long_tailed(rng: np.random.Generator, median: float, limit: int, spread: float = 0.7) -> int:

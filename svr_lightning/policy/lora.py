@@ -6,20 +6,17 @@ that load, save or serve its weights call this one. peft is imported only for an
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 
+from svr_lightning.engines.acting_weights import ADAPTER, adapted_layers
 from svr_lightning.errors import ConfigError, one_line, require
-
-ADAPTER = "default"
-"""Name of the adapter; peft's own, so that an export is a usual one."""
 
 
 def attach(
@@ -65,67 +62,13 @@ def attach(
                 f"model.policy.lora.target_modules: peft refuses them ({one_line(error)})"
             ) from error
     # The loss applies the output layer itself, and kernels read convolutions themselves.
-    head, layers = model.get_output_embeddings(), _layers(model)
+    head, layers = model.get_output_embeddings(), adapted_layers(model)
     odd = [name for name, layer in layers.items() if name not in linear or layer is head]
     require(
         not odd,
         f"model.policy.lora.target_modules: an adapter on {', '.join(odd[:3])} would not act; "
         "name linear layers other than the output layer, or leave it at all-linear",
     )
-
-
-def is_adapted(model: Any) -> bool:
-    """Whether ``model`` has an adapter."""
-    return hasattr(model, "peft_config")
-
-
-def _layers(model: Any) -> dict[str, Any]:
-    """The adapted layers by name."""
-    from peft.tuners.lora import LoraLayer
-
-    return {name: m for name, m in model.named_modules() if isinstance(m, LoraLayer)}
-
-
-# --- what is served, saved and exported ---------------------------------------------------------
-
-
-class Weight(NamedTuple):
-    """One effective weight, adapter included, by its name in the model without one."""
-
-    name: str
-    read: Callable[[], Tensor]
-    """Computes it, in fp32 and in new memory if it has an adapter."""
-    trains: bool
-
-
-def acting_weights(model: Any) -> Iterator[Weight]:
-    """Every weight of ``model`` with its adapter merged, one at a time and only when it is read."""
-    layers = _layers(model) if is_adapted(model) else {}
-    for name, parameter in base_of(dict(model.named_parameters())).items():
-        owner, _, kind = name.rpartition(".base_layer.")
-        if owner in layers and kind == "weight":
-            yield Weight(f"{owner}.{kind}", partial(_merged, layers[owner]), True)
-        else:
-            plain = name.replace(".base_layer.", ".")
-            yield Weight(plain, parameter.detach, parameter.requires_grad)
-
-
-@torch.no_grad()
-def _merged(layer: Any) -> Tensor:
-    merged: Tensor = layer.base_layer.weight + layer.get_delta_weight(ADAPTER)
-    return merged
-
-
-def adapters_of(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The part of a state dict that belongs to adapters."""
-    parts = {name: {*name.split(".")} for name in state}
-    return {name: state[name] for name, part in parts.items() if part & {"lora_A", "lora_B"}}
-
-
-def base_of(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The part of a state dict that belongs to the frozen model."""
-    adapters = adapters_of(state)
-    return {name: value for name, value in state.items() if name not in adapters}
 
 
 def save_adapter(model: Any, folder: Path) -> None:
@@ -153,7 +96,7 @@ class AdapterReference:
 
     def base_model(self, **inputs: Any) -> Any:
         """The hidden states of the reference."""
-        layers = _layers(self._policy).values()
+        layers = adapted_layers(self._policy).values()
         for layer in layers:
             layer.enable_adapters(False)
         try:
