@@ -7,9 +7,9 @@ is one.
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec import Meta, Struct, convert, field
 
@@ -23,6 +23,7 @@ SCHEMA_VERSION: Literal[2] = 2
 _OWN = "threshold"
 """The field that an operating point has beside those of its certificate."""
 
+K = TypeVar("K")
 Name = Literal["pse", "wrong_accepted", "wrong", "tokens"]
 _WORST = {"pse": "early", "wrong_accepted": "accepted"}
 """The rate of answers that count against a promise if all are wrong; for other promises, all do."""
@@ -55,6 +56,20 @@ class _Chosen(Struct, frozen=True):
     threshold: float
 
 
+class _Data(Struct, frozen=True):
+    problems: str = ""
+    """:func:`problem_digests` of the calibration problems."""
+
+
+def problem_digests(names: Iterable[str]) -> str:
+    """The beginnings of SHA-256 of names of problems, with spaces between."""
+    return " ".join(sorted({_digest(name) for name in names}))
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode("utf-8", "backslashreplace")).hexdigest()[:12]
+
+
 class Certificate(Struct, frozen=True, kw_only=True):
     """What was promised, and for which settings: the fields of a certificate's file that count."""
 
@@ -69,6 +84,8 @@ class Certificate(Struct, frozen=True, kw_only=True):
     """See :func:`~svr_lightning.analysis.results.certified_settings`."""
     weights: str | None = None
     """SHA-256 of the policy's weights, if it is known."""
+    data: _Data = _Data()
+    """What it was calibrated on."""
     id: str = ""
     """The beginning of a SHA-256 of its content: the same of a file and of an operating point."""
 
@@ -101,6 +118,26 @@ class Certificate(Struct, frozen=True, kw_only=True):
     def promises(self) -> tuple[str, ...]:
         """What it promises, and how surely, in words."""
         return (*map(str, self.promised), f"confidence {self.confidence:g}")
+
+    @property
+    def unrecorded(self) -> tuple[str, ...]:
+        """Why it cannot be known to cover any answer: nothing says how the samples were drawn."""
+        if self.decoding:
+            return ()
+        return ("made from a log: prompts, policy and decoding are not recorded",)
+
+    @property
+    def turns(self) -> str:
+        """T_max, in words."""
+        return "at most 1 turn" if self.max_turns == 1 else f"at most {self.max_turns} turns"
+
+    def calibrated_on(self, names: Mapping[K, Iterable[str]]) -> set[K]:
+        """Which problems, by any of their names, it was calibrated on.
+
+        None of them for certificates of earlier versions, which did not record it.
+        """
+        digests = frozenset(self.data.problems.split())
+        return {key for key, own in names.items() if any(_digest(name) in digests for name in own)}
 
     def departures(
         self,

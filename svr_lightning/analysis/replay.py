@@ -8,7 +8,8 @@ Rows of curves are plain dictionaries: which point it is, then the metrics of ea
 results files have them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from svr_lightning.analysis.metrics import measure
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.core.stopping import Confident, Rule, StopRule, first_ending
 from svr_lightning.core.types import Ending
+from svr_lightning.errors import ConfigError
 
 THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 """The paper's grid, 0.50 to 0.95."""
@@ -40,6 +42,25 @@ class FirstRight(Rule[bool]):
         return turns[-1]
 
 
+class MissingTurnsError(ValueError):
+    """A rule needs turns that were not recorded, which is the ``fact``."""
+
+    def __init__(self, fact: str) -> None:
+        self.fact = fact
+        super().__init__(f"{fact}; record every turn with --record")
+
+
+@contextmanager
+def faults_of_replay(cure: str) -> Iterator[None]:
+    """Within it, a ValueError is a fault of the user's; ``cure`` says how to have all turns."""
+    try:
+        yield
+    except MissingTurnsError as error:
+        raise ConfigError(f"{error.fact}; {cure}") from error
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
 def replay(table: TurnTable, rule: StopRule | FirstRight | None, max_turns: int) -> TurnTable:
     """The table as inference leaves it with ``rule`` and T_max = ``max_turns``.
 
@@ -49,7 +70,7 @@ def replay(table: TurnTable, rule: StopRule | FirstRight | None, max_turns: int)
         max_turns: T_max. A rule that stops there is no early stop.
 
     Raises:
-        ValueError: naming the problem, if no turn stops and turns up to ``max_turns`` are missing.
+        MissingTurnsError: naming the problem, if no turn stops before its turns end.
     """
     if max_turns < 1:
         raise ValueError(f"max_turns={max_turns} must be at least one turn")
@@ -60,9 +81,9 @@ def replay(table: TurnTable, rule: StopRule | FirstRight | None, max_turns: int)
     for name, recorded in zip(table.ids, turns, strict=True):
         end = first_ending(rule, recorded, max_turns) if recorded else Ending(0, 0, False)
         if end is None:
-            raise ValueError(
+            raise MissingTurnsError(
                 f"record {name!r} of {table.dataset!r}: no turn stopped and only {len(recorded)} "
-                f"of {max_turns} turns are there; record every turn with --record, or lower T_max"
+                f"of {max_turns} turns are there"
             )
         endings.append(end)
     return replace(

@@ -6,6 +6,7 @@ Every number of the results is computed from the samples.
 import json
 import os
 import platform
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -78,6 +79,24 @@ class Evaluation:
     def is_log(self) -> bool:
         """Whether another program recorded it."""
         return not self.records
+
+    @property
+    def names(self) -> Mapping[tuple[str, str], tuple[str, ...]]:
+        """What tells each problem from others: its id, and a question that no other one has."""
+        asked = Counter(self.questions.values())
+        names = {}
+        for (dataset, problem), question in self.questions.items():
+            name = problem if self.is_log else f"{dataset}/{problem}"
+            own = question is not None and asked[question] == 1
+            names[dataset, problem] = (name, str(question)) if own else (name,)
+        return names
+
+    @property
+    def how_to_have_all_turns(self) -> str:
+        """What to do if a rule needs turns that are not there."""
+        if self.is_log:
+            return "a log needs all turns up to T_max, also those after its program has stopped"
+        return "record every turn with --record"
 
     @property
     def rule(self) -> StopRule:

@@ -8,24 +8,25 @@ is chosen:
 
 A promise is a guaranteed limit. Of the thresholds that keep all promises and accept any answer, the
 one with the fewest tokens is chosen. It is measured on the problems that are not used for
-calibration (--calibrate-on), and by --check on those of any other recording. The log of another
-program may stand in place of the folder: JSON lines, csv or parquet with a row per turn, whose
-columns --columns names. See docs/certificates.md.
+calibration: a random part (--calibrate-on) or the last ones (--check-last). --check tests a
+certificate on another recording, --plan says how many labels a promise needs. A file may stand in
+place of the folder: the log of another program, with a row per turn, whose columns --columns names.
+`svr certify embedded:log --max-wrong-accepted 0.2` tries it. See docs/certificates.md.
 
-Exit code 0: certified, or no drift was found; 1: nothing can be certified, or a promise no longer
-holds; 2: an error of the user.
+Exit code 0: certified, or no drift was found; 1: nothing can be certified, or a promise does not
+hold on the problems kept for checking; 2: an error of the user.
 """
 
 import argparse
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 from msgspec import to_builtins
 from rich.console import Console
 from rich.text import Text
@@ -47,10 +48,12 @@ from svr_lightning.analysis.operating_point import (
     Certificate,
     Name,
     Promise,
+    problem_digests,
     weights_digest,
     write_operating_point,
 )
-from svr_lightning.analysis.replay import THRESHOLDS, Tables
+from svr_lightning.analysis.repeats import independence_notes
+from svr_lightning.analysis.replay import THRESHOLDS, Tables, faults_of_replay
 from svr_lightning.analysis.results import RESULTS, Evaluation, certified_settings, setting
 from svr_lightning.analysis.table import TurnTable, pool
 from svr_lightning.core.stopping import Confident
@@ -69,14 +72,18 @@ BROKEN = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """The arguments of the command. An option that was not given is not in the namespace."""
+    parser.argument_default = argparse.SUPPRESS
     add = parser.add_argument
     share = _number("above 0 and below 1", lambda value: 0 < value < 1)
     part = _number("above 0 and at most 1", lambda value: 0 < value <= 1)
     tokens = _number("above 0", lambda value: 0 < value < math.inf)
-    add("recording", type=Path, nargs="?", metavar="FOLDER", help="an evaluation, or a log")
+    about = "an evaluation, or a log"
+    add("recording", type=Path, nargs="?", default=None, metavar="FOLDER", help=about)
     add("--columns", nargs="+", metavar="NAME=COLUMN", help="read a log: its column names")
-    add("--calibrate-on", type=part, default=0.5, help="share of the problems (0.5)")
+    add("--calibrate-on", type=part, help="share of the problems, drawn at random (0.5)")
+    last = "calibrate on all but this share, the last problems; shows errors that grow with time"
+    add("--check-last", type=share, metavar="SHARE", help=last)
     early = "share of problems that stop early with a wrong answer, at most"
     add("--max-pse", type=share, dest="pse", help=early)
     accepted = "share of wrong answers among accepted ones, at most"
@@ -84,14 +91,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--min-accuracy", type=share, dest="wrong", help="share of correct answers, at least")
     add("--max-tokens", type=tokens, dest="tokens", help="mean tokens per problem, at most")
     add("--token-bound", type=tokens, help="tokens that no problem can exceed")
-    add("--confidence", type=share, default=0.9, help="for all promises together (default 0.9)")
+    add("--confidence", type=share, help="for all promises together (default 0.9)")
     add("--max-turns", type=int, help="T_max (default: what was recorded)")
     real = _number("a number", lambda value: not math.isnan(value))
-    add("--thresholds", type=real, nargs="+", default=GRID, help="the grid to choose from")
+    add("--thresholds", type=real, nargs="+", help="the grid to choose from")
     add("--plan", action="store_true", help="only print how many labels the promises need")
     add("--check", type=Path, metavar="CERTIFICATE", help="test its promises on the recording")
     add("--write", type=Path, metavar="POLICY", help="policy folder for operating_point.json")
     add("--out", type=Path, help="folder; default: certify/ beside the recording")
+
+
+_PROMISES = {
+    "pse": "--max-pse",
+    "wrong_accepted": "--max-wrong-accepted",
+    "wrong": "--min-accuracy",
+    "tokens": "--max-tokens",
+}
+_TAKEN = {
+    "check": {"recording", "columns", "confidence"},
+    "plan": {*_PROMISES, "token_bound", "confidence", "thresholds"},
+}
+"""What two of the three modes take; the third takes everything but them."""
+
+
+def _settings(given: Mapping[str, Any]) -> argparse.Namespace:
+    """The given options over their defaults. Refuses those of another mode."""
+    mode = next((mode for mode in _TAKEN if mode in given), None)
+    if mode is not None:
+        other = sorted(given.keys() - _TAKEN[mode] - {mode})
+        flags = [_PROMISES.get(name, "--" + name.replace("_", "-")) for name in other]
+        shown = ", ".join(flags).replace("--recording", str(given.get("recording")))
+        require(not other, f"--{mode} does not use {shown}; leave it out")
+    both = {"calibrate_on", "check_last"} <= given.keys()
+    require(not both, "give one of --calibrate-on and --check-last")
+    defaults = {
+        "recording": None,
+        "columns": (),
+        "calibrate_on": 0.5,
+        "check_last": None,
+        "token_bound": None,
+        "confidence": 0.9,
+        "max_turns": None,
+        "thresholds": GRID,
+        "plan": False,
+        "check": None,
+        "write": None,
+        "out": None,
+        **dict.fromkeys(_PROMISES),
+    }
+    return argparse.Namespace(**{**defaults, **given})
 
 
 def _number(wanted: str, holds: Callable[[float], bool]) -> Callable[[str], float]:
@@ -106,13 +154,11 @@ def _number(wanted: str, holds: Callable[[float], bool]) -> Callable[[str], floa
 
 
 def _promises(options: argparse.Namespace) -> list[Promise]:
-    names = get_args(Name)
-    given = {name: limit for name in names if (limit := getattr(options, name)) is not None}
-    require(
-        bool(given),
-        "no promise was given; give --max-pse, --max-wrong-accepted, --min-accuracy or "
-        "--max-tokens",
-    )
+    given: dict[Name, float] = {}
+    for name in get_args(Name):
+        if (limit := getattr(options, name)) is not None:
+            given[name] = limit
+    require(bool(given), f"no promise was given; give one of {', '.join(_PROMISES.values())}")
     bound = options.token_bound
     require(
         "tokens" not in given or bound is not None,
@@ -131,53 +177,100 @@ def _promises(options: argparse.Namespace) -> list[Promise]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Test, choose, measure, write, print; or plan, or check."""
-    if options.check is not None:
-        return _check(options)
-    promises, delta = _promises(options), 1 - options.confidence
+    """Certify, plan or check, and print."""
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    settings = _settings(given)
+    if settings.check is not None:
+        return _check(settings)
+    promises = _promises(settings)
+    if settings.plan:
+        return _plan(promises, len(set(settings.thresholds)), 1 - settings.confidence)
+    return _certify(promises, settings)
+
+
+def _certify(promises: Sequence[Promise], options: argparse.Namespace) -> int:
+    """Test, choose, measure, write."""
     policy = options.write
     require(policy is None or policy.is_dir(), f"--write: {policy}: no such folder")
-    if options.plan:
-        return _plan(promises, len(set(options.thresholds)), delta)
     recorded, gate = _recording(options)
-    calibration, report = _split(recorded.tables, options.calibrate_on)
-    turns = recorded.max_turns if options.max_turns is None else options.max_turns
-    points = _replay(calibration, _rules(gate, options.thresholds), promises, turns)
+    calibration, others = _split(recorded.tables, options)
+    max_turns = recorded.max_turns if options.max_turns is None else options.max_turns
+    rules = _rules(gate, options.thresholds)
+    points = _replay(recorded, calibration, rules, promises, max_turns)
+    _refuse_vacuous(points, promises, gate, max_turns)
+    candidates = candidates_of(points, promises, 1 - options.confidence)
+    choice = cheapest(candidates, promises)
+    promised = f"{', '.join(map(str, promises))}, with confidence {options.confidence:g}"
+    _show(candidates, choice, promised, f"calibration: {_sizes(calibration)[2]}{max_turns}")
+    measured = None
+    broken: list[str] = []
+    notes = [*recorded.notes, *independence_notes(recorded.tables, recorded.questions)]
+    if choice is not None:
+        rule = replace(gate, threshold=choice.threshold)
+        notes += _failing_parts(recorded, rule, promises, max_turns)
+        if others:
+            which = "the last problems" if options.check_last else "problems drawn at random"
+            title = f"measured on {which}, which had no part in the choice"
+            measured = _measure(recorded, others, rule, promises, max_turns, title)
+            broken = _broken(measured, options.confidence)
+    out = options.out or (recorded.samples.parent / "certify")
+    path = out / "certificate.json"
+    certificate = {
+        "schema_version": SCHEMA_VERSION,
+        "svr_lightning": svr_lightning.__version__,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "method": METHOD,
+        "promises": to_builtins(promises),
+        "confidence": options.confidence,
+        "rule": {"score": gate.score, "needs_correct": gate.needs_correct},
+        "max_turns": max_turns,
+        "decoding": certified_settings(recorded.config, recorded.tables),
+        "policy": setting(recorded.config, "model", "policy", "path"),
+        "weights": None if policy is None else weights_digest(policy),
+        "data": _data(recorded, calibration),
+        "candidates": to_builtins(candidates),
+        "certified": to_builtins(choice),
+        "measured": measured,
+    }
+    files = [path]
+    write_json(path, certificate)
+    if choice is not None and policy is not None and not broken:
+        files.append(write_operating_point(policy, choice.threshold, certificate))
+    _say(*(f"note: {note}" for note in notes))
+    if broken:
+        _say(f"not kept there: {', '.join(broken)}. New problems may be harder: do not use it")
+    _say(", ".join(map(str, files)))
+    return BROKEN if choice is None or broken else 0
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        Console().print(Text(line))
+
+
+def _refuse_vacuous(
+    points: Sequence[Replayed], promises: Sequence[Promise], gate: Confident, max_turns: int
+) -> None:
+    """Refuse promises that no answer could break at any threshold."""
     require(
         any(point.rates["accepted"] for point in points),
         f"the rule, {gate}, accepts no answer at any of the thresholds; give other "
         "--thresholds, or record what the rule reads",
     )
-    for one in promises:
+    for promise in promises:
         require(
-            any(one.can_be_broken(point.rates) for point in points),
-            f"no answer could break the promise {one} with T_max = {turns}, so it says nothing; "
-            "make another one, such as --max-wrong-accepted, or give other --thresholds",
+            any(promise.can_be_broken(point.rates) for point in points),
+            f"no answer could break the promise {promise} with T_max = {max_turns}, so it says "
+            "nothing; make another one, such as --max-wrong-accepted, or give other --thresholds",
         )
-    candidates = candidates_of(points, promises, delta)
-    choice = cheapest(candidates, promises)
-    promised = f"{', '.join(map(str, promises))}, with confidence {options.confidence:g}"
-    _show(candidates, choice, promised, f"calibration: {_sizes(calibration)[2]}{turns}")
-    certificate = _certificate(promises, calibration, recorded, options)
-    certificate |= {"max_turns": turns, "rule": asdict(gate), "measured": None}
-    del certificate["rule"]["threshold"]
-    certificate |= {"certified": to_builtins(choice), "candidates": to_builtins(candidates)}
-    if choice is not None and report:
-        rule = replace(gate, threshold=choice.threshold)
-        title = "measured on problems that had no part in the choice"
-        certificate["measured"] = _measure(report, rule, promises, turns, title)
-    files = [(options.out or recorded.samples.parent / "certify") / "certificate.json"]
-    write_json(files[0], certificate)
-    if choice is not None and policy is not None:
-        files.append(write_operating_point(policy, choice.threshold, certificate))
-    Console().print(Text(", ".join(map(str, files))))
-    return BROKEN if choice is None else 0
 
 
 def _recording(options: argparse.Namespace) -> tuple[Evaluation, Confident]:
     """The recording and its rule, which has a threshold."""
-    require(options.recording is not None, "give the folder of an evaluation: RUN/eval/NAME")
-    recorded = read_recording(options.recording, options.columns or ())
+    require(
+        options.recording is not None, "give the folder of an evaluation, RUN/eval/NAME, or a log"
+    )
+    recorded = read_recording(options.recording, options.columns)
     rule = recorded.rule
     if not isinstance(rule, Confident):
         raise ConfigError(
@@ -194,22 +287,35 @@ def _rules(recorded: Confident, thresholds: Sequence[float]) -> list[Confident]:
         return [replace(recorded, threshold=threshold) for threshold in descending]
 
 
-def _split(tables: Tables, share: float) -> tuple[dict[str, TurnTable], dict[str, TurnTable]]:
+def _split(
+    tables: Tables, options: argparse.Namespace
+) -> tuple[dict[str, TurnTable], dict[str, TurnTable]]:
     """The problems to calibrate on and those to measure on; a cluster is on one side."""
-    parts: tuple[dict[str, TurnTable], dict[str, TurnTable]] = {}, {}
+    calibration: dict[str, TurnTable] = {}
+    others: dict[str, TurnTable] = {}
+    share = options.calibrate_on
     for name, table in tables.items():
-        chosen = split_clusters(table.cluster, share, seed=0)
-        for part, rows in zip(parts, (chosen, ~chosen), strict=True):
+        if options.check_last is None:
+            chosen = split_clusters(table.cluster, share, seed=0)
+        else:  # clusters are numbered in the order of their first problems
+            clusters = table.cluster.max() + 1
+            chosen = table.cluster < clusters - math.ceil(options.check_last * clusters)
+        for part, rows in ((calibration, chosen), (others, ~chosen)):
             if rows.any():
                 part[name] = table.select(rows)
-    require(bool(parts[0]), f"--calibrate-on {share:g}: no problem is left; give more problems")
-    return parts
+    given = f"--calibrate-on {share:g}" if options.check_last is None else "--check-last"
+    require(bool(calibration), f"{given}: no problem is left; give more problems")
+    return calibration, others
 
 
 def _replay(
-    tables: Tables, rules: Sequence[Confident], promises: Sequence[Promise], max_turns: int
+    recorded: Evaluation,
+    tables: Tables,
+    rules: Sequence[Confident],
+    promises: Sequence[Promise],
+    max_turns: int,
 ) -> list[Replayed]:
-    """What each rule did."""
+    """What each rule did on ``tables``, which are some of the recorded problems."""
     if any(promise.name == "tokens" for promise in promises):
         turns = sum(int(table.length.sum()) for table in tables.values())
         lacking = turns - sum(int((t.completion_tokens > 0).sum()) for t in tables.values())
@@ -218,8 +324,26 @@ def _replay(
             f"the promise on tokens: {lacking} of {turns} turns have no tokens; name their column "
             "with --columns tokens=COLUMN",
         )
-    with faults_of():
+    shortest = min(int(table.length.min()) for table in recorded.tables.values())
+    cure = recorded.how_to_have_all_turns
+    if 0 < shortest < max_turns:
+        cure += f", or give --max-turns {shortest}"
+    with faults_of_replay(cure):
         return replay_rules(tables, rules, max_turns)
+
+
+def _failing_parts(
+    recorded: Evaluation, rule: Confident, promises: Sequence[Promise], max_turns: int
+) -> Iterator[str]:
+    """Data sets on which the rule breaks a promise that the mixture of all keeps."""
+    if len(recorded.tables) == 1:
+        return
+    for name, table in recorded.tables.items():
+        (point,) = _replay(recorded, {name: table}, [rule], promises, max_turns)
+        for promise in promises:
+            rate = _rate(point.rates, promise.name)
+            if point.rates[promise.name] > promise.limit:
+                yield f"{promise} holds for all data sets mixed, but {name} alone has {rate}"
 
 
 def _sizes(tables: Tables) -> tuple[int, int, str]:
@@ -230,81 +354,108 @@ def _sizes(tables: Tables) -> tuple[int, int, str]:
     return problems, clusters, f"{problems} problems{variants}, T_max = "
 
 
-def _certificate(
-    promises: Sequence[Promise], tables: Tables, recorded: Evaluation, options: argparse.Namespace
-) -> dict[str, Any]:
-    """What is needed to apply and check a choice, besides its rule."""
+def _data(recorded: Evaluation, calibration: Tables) -> dict[str, Any]:
+    """What a certificate says of the problems that it was calibrated on."""
+    keys = [(name, problem) for name, table in calibration.items() for problem in table.ids]
     return {
-        "schema_version": SCHEMA_VERSION,
-        "svr_lightning": svr_lightning.__version__,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "method": METHOD,
-        "promises": to_builtins(promises),
-        "confidence": options.confidence,
-        "decoding": certified_settings(recorded.config, recorded.tables),
-        "policy": setting(recorded.config, "model", "policy", "path"),
-        "weights": None if options.write is None else weights_digest(options.write),
-        "data": {
-            "samples": str(recorded.samples),
-            "sha256": hashlib.sha256(recorded.samples.read_bytes()).hexdigest(),
-            "datasets": {name: len(table.ids) for name, table in tables.items()},
-            "clusters": _sizes(tables)[1],
-        },
+        "samples": str(recorded.samples),
+        "sha256": hashlib.sha256(recorded.samples.read_bytes()).hexdigest(),
+        "datasets": {name: len(table.ids) for name, table in calibration.items()},
+        "clusters": _sizes(calibration)[1],
+        "problems": problem_digests(name for key in keys for name in recorded.names[key]),
     }
 
 
 def _measure(
-    tables: Tables, rule: Confident, promises: Sequence[Promise], max_turns: int, title: str
+    recorded: Evaluation,
+    tables: Tables,
+    rule: Confident,
+    promises: Sequence[Promise],
+    max_turns: int,
+    title: str,
 ) -> dict[str, dict[str, float]]:
     """The promised rates on other problems, and p-values against the promises."""
-    (point,) = _replay(tables, [rule], promises, max_turns)
-    found: dict[str, dict[str, float]] = {}
+    (point,) = _replay(recorded, tables, [rule], promises, max_turns)
+    measured: dict[str, dict[str, float]] = {}
     rows = []
-    for one in promises:
-        rate, p_value = point.rates[one.name], point.drift_p_value(one)
-        found[one.name] = {"limit": one.limit, "rate": rate, "p_value_if_kept": p_value}
-        rows.append((one.name, number(one.limit), _rate(point.rates, one.name), f"{p_value:.3g}"))
+    for promise in promises:
+        p_value = point.drift_p_value(promise)
+        measured[promise.name] = {
+            "limit": promise.limit,
+            "rate": point.rates[promise.name],
+            "p_value_if_kept": p_value,
+        }
+        rate = _rate(point.rates, promise.name)
+        rows.append((promise.name, number(promise.limit), rate, f"{p_value:.3g}"))
     heads = ("promise", "at most", f"here, {_sizes(tables)[0]} problems", "p-value if kept")
     Console().print(text_table(heads, rows, title))
-    return found
+    return measured
+
+
+def _broken(measured: Mapping[str, Mapping[str, float]], confidence: float) -> list[str]:
+    """Promises that other problems break, at a level that is divided among all of them."""
+    level = (1 - confidence) / len(measured)
+    return [name for name, row in measured.items() if row["p_value_if_kept"] <= level]
 
 
 def _check(options: argparse.Namespace) -> int:
     """Test each promise of a certificate on new problems."""
-    known = Certificate.read(options.check)
+    certificate = Certificate.read(options.check)
+    recorded, gate = _recording(options)
     require(
-        not (options.columns and known.rule.needs_correct),
+        not (recorded.is_log and certificate.rule.needs_correct),
         f"{options.check}: its rule reads verdicts, and a log has none",
     )
-    recorded, gate = _recording(options)
     # The recording's own threshold is not applied.
-    rule = replace(gate, threshold=known.rule.threshold)
+    rule = replace(gate, threshold=certificate.rule.threshold)
     decoding = certified_settings(recorded.config, recorded.tables)
-    if other := known.departures(rule, known.max_turns, decoding):
+    if other := certificate.departures(rule, certificate.max_turns, decoding):
         raise ConfigError(f"recorded with {', '.join(other)}; record with the certified settings")
-    found = _measure(recorded.tables, rule, known.promised, known.max_turns, str(options.check))
-    level = (1 - options.confidence) / len(found)
-    broken = ", ".join(name for name, one in found.items() if one["p_value_if_kept"] <= level)
+    tables = _without(recorded, certificate.calibrated_on(recorded.names))
+    arguments = rule, certificate.promised, certificate.max_turns, str(options.check)
+    broken = _broken(_measure(recorded, tables, *arguments), options.confidence)
     message = "no promise is shown to be broken"
     if broken:
         surely = f"with confidence {options.confidence:g}; certify again on new problems"
-        message = f"no longer kept: {broken}, {surely}"
-    Console().print(Text(message))
+        message = f"no longer kept: {', '.join(broken)}, {surely}"
+    _say(message)
     return BROKEN if broken else 0
+
+
+def _without(recorded: Evaluation, calibrated: Collection[tuple[str, str]]) -> Tables:
+    """The problems that share no cluster with those of the calibration, if there are any."""
+    if not calibrated:
+        return recorded.tables
+    others = {}
+    for name, table in recorded.tables.items():
+        given = np.array([(name, problem) in calibrated for problem in table.ids])
+        rows = ~np.isin(table.cluster, table.cluster[given])
+        if rows.any():
+            others[name] = table.select(rows)
+    rest = "they are left out" if others else "check on new problems, since these show little"
+    count = f"{len(calibrated)} of {len(recorded.names)} problems"
+    _say(f"the certificate was calibrated on {count}; {rest}")
+    return others or recorded.tables
 
 
 def _plan(promises: Sequence[Promise], size: int, delta: float) -> int:
     """How many labels the first test of each promise on a share needs."""
     level = start_levels(promises, size, delta)[0]
     rows = []
-    shares = [one for one in promises if one.name != "tokens"]
-    for one, part in product(shares, (0.0, 0.25, 0.5, 0.75)):
-        needed = labels_needed(one.limit, part * one.limit, level)
-        rows.append((one.name, number(one.limit), number(part * one.limit), str(needed)))
+    for promise in promises:
+        if promise.name == "tokens":
+            continue
+        for part in (0.0, 0.25, 0.5, 0.75):
+            rate = part * promise.limit
+            needed = labels_needed(promise.limit, rate, level)
+            rows.append((promise.name, number(promise.limit), number(rate), str(needed)))
     heads = ("promise", "at most", "if the true rate is", "independent labels")
     Console().print(text_table(heads, rows, "labels for a certificate in nine cases of ten"))
-    notes = "Variants of one problem count as one; wrong_accepted needs as many accepted answers."
-    Console().print(Text(f"{notes} Fewer --thresholds need fewer: each is tested at {level:.3g}."))
+    _say(
+        "Variants of one problem count as one; wrong_accepted needs as many accepted answers. "
+        f"Fewer --thresholds need fewer: each is tested at {level:.3g}. Calibrate on all labels "
+        "with --calibrate-on 1; by default, half of them check the result."
+    )
     return 0
 
 
@@ -331,13 +482,16 @@ def _show(
     console.print(Text(f"{title}; wrong acc.: wrong of accepted answers", style="bold"))
     console.print(text_table(_HEADS, rows))
     if choice is not None:
-        line = f"threshold {number(choice.threshold)}: {promised}, on new problems like these"
-    else:
-        useless = any(one.certified for one in candidates)
-        which = "only thresholds at which no answer can break it" if useless else "no threshold"
-        cure = "relax a limit, or use more problems: --plan says how many"
-        line = f"{which} can keep the promise: {promised}\n{cure}"
-    console.print(Text(line))
+        _say(f"threshold {number(choice.threshold)}: {promised}, on new problems like these")
+        return
+    useless = any(row.certified for row in candidates)
+    which = "only thresholds at which no answer can break it" if useless else "no threshold"
+    _say(
+        f"{which} can keep the promise: {promised}",
+        "relax a limit, or use more problems: --plan says how many labels it takes. --calibrate-on "
+        "1 uses all that are there, and fewer --thresholds need fewer. Ask for several promises in "
+        "one command: asked one by one, more of them are wrong",
+    )
 
 
 def _rate(rates: Mapping[str, float], name: str) -> str:

@@ -30,7 +30,7 @@ from rich.text import Text
 from svr_lightning.analysis.logs import read_recording
 from svr_lightning.analysis.metrics import groups, summarize
 from svr_lightning.analysis.regrade import regrade
-from svr_lightning.analysis.replay import curves
+from svr_lightning.analysis.replay import curves, faults_of_replay
 from svr_lightning.analysis.results import SAMPLES, Evaluation, setting
 from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.analysis.table import turn_tables
@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     about = f"folder of an evaluation, such as RUN/eval/test, with a {SAMPLES}"
     add("evaluation", type=Path, metavar="FOLDER", help=about)
+    add("--columns", nargs="+", default=(), metavar="NAME=COLUMN", help="column names of a log")
     add("--compare-stops", action="store_true", help="all stopping rules at equal tokens")
     add("--budget", type=float, help="tokens per problem of that comparison")
     add("--grader", choices=sorted(GRADERS), help="grades the recorded turns again")
@@ -63,14 +64,14 @@ def run(options: argparse.Namespace) -> int:
     known = options.budget is None or 0 < options.budget < math.inf
     require(known, "--budget must be a number of tokens above 0")
     require(bool(options.grader) or not options.task, "--task is for --grader; give both")
-    recorded = read_recording(options.evaluation)
+    recorded = read_recording(options.evaluation, options.columns)
     if options.grader:
         recorded = _graded(recorded, options.grader, options.task)
     tables, rule, max_turns = recorded.tables, recorded.rule, recorded.max_turns
     privileged = setting(recorded.config, "protocol", "privileged") is True
     found: dict[str, Any] = {"samples": str(recorded.samples), "privileged": privileged}
     found["grader"] = options.grader  # null: labels as they were recorded
-    with faults_of():
+    with faults_of_replay(recorded.how_to_have_all_turns):
         found |= curves(tables, rule, max_turns)
         if options.compare_stops or options.budget is not None:
             found["stops"] = {
