@@ -110,8 +110,10 @@ def _columns(table: TurnTable) -> dict[str, Array]:
     found |= {name: getattr(table, name).astype(kind) for name, kind in _SMALL.items()}
     signals = np.full((len(_SIGNALS), *table.correct.shape), np.nan)
     for row, turns in enumerate(table.signals):
-        # Of a turn's signals verdict and confidence come first.
-        signals[:, row, : len(turns)] = np.array([turn[2:] for turn in turns], float).T
+        for index, turn in enumerate(turns):
+            values = turn._asdict()
+            values["answers"] = turn.answer
+            signals[:, row, index] = [values[name] for name in _SIGNALS]
     found |= zip(_SIGNALS, signals, strict=True)
     for name, kind in (("truncated", np.bool_), ("answers", np.int16)):
         found[name] = np.nan_to_num(found[name]).astype(kind)

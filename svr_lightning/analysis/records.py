@@ -51,6 +51,7 @@ class TurnRecord:
     """What follows is :class:`~svr_lightning.core.types.TokenScores`; None if not known."""
     answer_logprob: Nats | None = None
     completion_logprob: Nats | None = None
+    solution_logprob: Nats | None = None
 
     def __post_init__(self) -> None:
         if (self.verdict is None) != (self.confidence is None):
@@ -137,6 +138,7 @@ class SampleRecord:
                 verdict_probability=turn.verdict_probability,
                 answer_logprob=turn.answer_logprob,
                 completion_logprob=turn.completion_logprob,
+                solution_logprob=turn.solution_logprob,
             )
             for turn in self.turns
         )

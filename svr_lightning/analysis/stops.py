@@ -1,11 +1,11 @@
 """Families of stopping rules compared at equal tokens, from recordings of every turn."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from svr_lightning.analysis.choice import Options, best_within, gap, joined, measured
+from svr_lightning.analysis.choice import Options, best_within, gap, measured
 from svr_lightning.analysis.replay import FirstRight, Row, Tables, replay
 from svr_lightning.analysis.table import TurnTable, pool
 from svr_lightning.core.stopping import (
@@ -29,16 +29,11 @@ _SCORES: Mapping[str, tuple[Score, bool]] = {
     "verdict's probability": ("verdict_probability", True),
     "answer's log-probability": ("answer_logprob", False),
     "completion's log-probability": ("completion_logprob", False),
+    "solution's log-probability": ("solution_logprob", False),
 }
 _LEVELS = 11
 """Thresholds of a score, at equal shares of its recorded values."""
 ORACLE = "oracle (reads labels)"
-FIRST = "first answer"
-VOTE = "majority vote of samples"
-FREE = "best stop without the self-check"
-REFINING = "refining with the self-check"
-FRESH = "fresh samples with the self-check"
-UNTRAINED = "the same before training"
 AnyRule = StopRule | FirstRight
 
 
@@ -74,56 +69,6 @@ def compare_stops(
         for name, one in found.items()
     ]
     return {"budget": float(np.mean(spent)), "winner": winner, "rows": rows}
-
-
-def check_value(
-    refined: TurnTable, fresh: TurnTable, untrained: TurnTable | None = None, answers: int = 3
-) -> Row:
-    """What a policy's self-check is worth: ways to spend the same tokens, with it and without it.
-
-    A way is a set of stopping rules with each T_max; like in :func:`compare_stops` it is chosen on
-    other problems than it is measured on. The budget are the tokens of some first answers.
-
-    Args:
-        refined: every turn of refinement on every problem.
-        fresh: every fresh turn on the same problems: independent samples.
-        untrained: the same of the policy before its training, for a row of its own.
-        answers: the budget, as a multiple of the mean tokens of a first answer.
-
-    Returns:
-        ``budget`` in tokens per problem; ``rows`` of ``name``, ``accuracy``, ``ci95`` and
-        ``tokens``, None where no rule is cheap enough; ``gap`` and ``gap_ci95``: fresh samples with
-        the self-check minus the best stop without it, paired; ``gain`` and ``gain_ci95``: minus the
-        same before training, if that is known. Intervals include the choice.
-    """
-
-    def options(table: TurnTable, wanted: Callable[[StopRule], bool]) -> Options:
-        most = table.correct.shape[1]
-        every = [pair for family in families(table, most).values() for pair in family]
-        rules = [(r, turns) for r, turns in every if isinstance(r, StopRule) and wanted(r)]
-        return options_of([table], rules, most)
-
-    def free(rule: StopRule) -> bool:
-        return not rule.reads_self_check
-
-    first = options(refined, lambda rule: rule == FixedTurns(turns=1))
-    ways = {
-        FIRST: first,
-        VOTE: options(fresh, lambda rule: isinstance(rule, Majority)),
-        FREE: joined([options(refined, free), options(fresh, free)]),
-        REFINING: options(refined, lambda rule: rule.reads_self_check),
-        FRESH: options(fresh, lambda rule: rule.reads_self_check),
-    }
-    if untrained is not None:
-        ways[UNTRAINED] = options(untrained, lambda rule: rule.reads_self_check)
-    budget = answers * float(first.tokens.mean())
-    found = best_within(ways, budget, refined.cluster)
-    rows = [{"name": name, **measured(one)} for name, one in found.items()]
-    value = {"budget": budget, "rows": rows, **gap(found[FRESH], found[FREE])}
-    if untrained is not None:
-        gain = gap(found[FRESH], found[UNTRAINED])
-        value |= {"gain": gain["gap"], "gain_ci95": gain["gap_ci95"]}
-    return value
 
 
 def _ways(table: TurnTable, max_turns: int) -> dict[str, Options]:

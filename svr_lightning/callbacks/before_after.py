@@ -6,21 +6,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from lightning.pytorch import Callback, Trainer
 from rich.console import Console
 from rich.text import Text
 
-from svr_lightning.analysis.results import RESULTS, read_evaluation
-from svr_lightning.analysis.stops import check_value
-from svr_lightning.core.metrics import DEFINITIONS
+from svr_lightning.analysis.check_value import Samples, check_value
+from svr_lightning.analysis.results import RESULTS, Evaluation, read_evaluation
+from svr_lightning.core.metrics import DEFINITIONS, NONE
 from svr_lightning.display import interval, plain, text_table
 from svr_lightning.files import write_file
 from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import draw_check_value
+from svr_lightning.tiny.traces import trace_agrees
 
 _DIFFERENCES = {
-    "gap": "the self-check, over the best stop without it",
-    "gain": "its training, over the same before training",
+    "gap": "what the self-check states, over the best stop without it",
+    "gain": "its training, over what it stated before",
+    "probable_gap": "the same with the verdict's probability, over the best stop",
+    "probable_gain": "its training, over the same before",
 }
 
 
@@ -102,20 +106,23 @@ def print_check_value(folder: Path) -> None:
     Args:
         folder: of the evaluations ``after`` and ``fresh``, and ``fresh_before`` if there is one.
     """
-    refined, fresh = (read_evaluation(folder / part).tables for part in ("after", "fresh"))
+    refined = read_evaluation(folder / "after").tables
+    fresh = samples_of(read_evaluation(folder / "fresh"))
     earlier = folder / "fresh_before"
-    untrained = read_evaluation(earlier).tables if earlier.is_dir() else {}
+    untrained = samples_of(read_evaluation(earlier)) if earlier.is_dir() else {}
     console = Console()
     for name, table in refined.items():
         found = check_value(table, fresh[name], untrained.get(name))
         rows = []
         for row in found["rows"]:
-            cells = ["-", "", ""]
+            before = row["before"] or {"accuracy": None}
+            cells = [NONE, "", ""]
             if row["accuracy"] is not None:
                 cells = [f"{row['accuracy']:.3f}", interval(row["ci95"]), f"{row['tokens']:.0f}"]
-            rows.append([row["name"], *cells])
-        title = f"{plain(name)}: within {found['budget']:.0f} tokens per problem"
-        console.print(text_table(("", "accuracy", "95 %", "tokens"), rows, title))
+            was = NONE if before["accuracy"] is None else f"{before['accuracy']:.3f}"
+            rows.append([row["name"], was, *cells])
+        title = f"{plain(name)}: accuracy within {found['budget']:.0f} tokens per problem"
+        console.print(text_table(("", "before", "after", "95 %", "tokens"), rows, title))
         for key, words in _DIFFERENCES.items():
             if found.get(key) is not None:
                 value = f"{found[key]:+.3f} {interval(found[f'{key}_ci95'], '{:+.3f}')}"
@@ -123,6 +130,22 @@ def print_check_value(folder: Path) -> None:
         picture = folder / "fresh" / (re.sub(r"\W", "_", name) + ".svg")
         write_file(picture, [svg(draw_check_value, found)])
         console.print(Text(f"picture: {picture}"))
+
+
+def samples_of(evaluation: Evaluation) -> dict[str, Samples]:
+    """The fresh turns of each data set, with what their traces say of themselves."""
+    agreeing: dict[str, list[list[bool | None]]] = {}
+    for record in evaluation.records:
+        turns = [trace_agrees(turn.text) for turn in record.turns]
+        agreeing.setdefault(record.dataset, []).append(turns)
+    found = {}
+    for name, table in evaluation.tables.items():
+        agrees = np.zeros_like(table.correct)
+        for row, turns in enumerate(agreeing[name]):
+            agrees[row, : len(turns)] = [agree is True for agree in turns]
+        told = any(agree is not None for turns in agreeing[name] for agree in turns)
+        found[name] = Samples(table, agrees if told else None)
+    return found
 
 
 def _compares(trainer: Trainer) -> bool:

@@ -18,7 +18,7 @@ replayed, has to be the same."""
 def token_scores(
     text: str, reading: Reading, logprobs: Sequence[float], characters: Callable[[int], int]
 ) -> TokenScores:
-    """The policy's probabilities of its verdict, its answer and its completion.
+    """The policy's probabilities of its verdict, its answer, its solution and its completion.
 
     The verdict's probability is exp of the summed log-probabilities of the tokens that its word
     lies in, whole tokens even where one also covers a character beside the word, each given the
@@ -40,7 +40,8 @@ def token_scores(
         ...     [-0.1, math.log(0.5), math.log(0.8), -3.0],
         ...     lambda k: len("".join(pieces[:k])),
         ... )
-        TokenScores(verdict_probability=0.4, answer_logprob=None, completion_logprob=-1.0041)
+        TokenScores(verdict_probability=0.4, answer_logprob=None, completion_logprob=-1.0041,
+                    solution_logprob=-1.0041)
     """
     if not logprobs:
         return TokenScores()
@@ -48,6 +49,8 @@ def token_scores(
 
     def tokens_of(span: tuple[int, int] | None) -> Sequence[float]:
         if span is None or characters(len(logprobs)) < span[1]:  # tokens of another text
+            return ()
+        if span[0] == span[1]:
             return ()
         return logprobs[slice(*token_span(span, len(logprobs), characters))]
 
@@ -58,6 +61,7 @@ def token_scores(
         else None,
         answer_logprob=_mean(tokens_of(_answer_span(text, reading))),
         completion_logprob=_mean(logprobs),
+        solution_logprob=_mean(tokens_of((0, self_check_start(text, reading.check)))),
     )
 
 

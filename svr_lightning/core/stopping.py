@@ -20,7 +20,13 @@ from svr_lightning.core.ranges import Count, Range, check_fields, require_field
 from svr_lightning.core.types import Ending, StopSignals, Verdict
 
 DEFAULT_THRESHOLD = 0.85
-Score = Literal["confidence", "verdict_probability", "answer_logprob", "completion_logprob"]
+Score = Literal[
+    "confidence",
+    "verdict_probability",
+    "answer_logprob",
+    "completion_logprob",
+    "solution_logprob",
+]
 T = TypeVar("T")
 
 
@@ -232,7 +238,7 @@ class Confident(StopRule):
     """gamma: the score that a turn needs."""
     score: Score = "confidence"
     """The stated confidence; the probability of the verdict's tokens; or the mean log-probability
-    of the answer's tokens or of all tokens, in nats."""
+    of the answer's tokens, of all tokens, or of those before the self-check, in nats."""
     needs_correct: bool = True
     """Whether the verdict must be CORRECT as well. With a threshold of 0, it alone decides."""
 
@@ -258,6 +264,11 @@ class Confident(StopRule):
         return self.needs_correct or self.score in ("confidence", "verdict_probability")
 
     @property
+    def reads_self_check(self) -> bool:
+        """Whether it reads a verdict or a confidence, or the probabilities of their tokens."""
+        return self.needs_self_check or self.score == "completion_logprob"
+
+    @property
     def needs_tokens(self) -> bool:
         """Whether its score is a log-probability or comes from some: all but the confidence."""
         return self.score != "confidence"
@@ -281,6 +292,7 @@ _NAMES: Mapping[Score, str] = {
     "verdict_probability": "probability of the verdict",
     "answer_logprob": "log-probability of the answer",
     "completion_logprob": "log-probability of the completion",
+    "solution_logprob": "log-probability of the solution",
 }
 RULES: Mapping[str, type[StopRule]] = {
     rule.__name__: rule for rule in (FixedTurns, RepeatedAnswer, Majority, Posterior, Confident)

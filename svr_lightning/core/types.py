@@ -178,7 +178,9 @@ class TokenScores(NamedTuple):
     answer_logprob: float | None = None
     """Mean log-probability of the answer's tokens, in nats."""
     completion_logprob: float | None = None
-    """Mean log-probability of all sampled tokens, in nats."""
+    """Mean log-probability of all sampled tokens, in nats, those of the self-check included."""
+    solution_logprob: float | None = None
+    """Mean log-probability of the tokens before the self-check, in nats."""
 
 
 NO_SCORES = TokenScores()
@@ -194,9 +196,10 @@ class StopSignals(NamedTuple):
     answer: int = 0
     """Equal numbers for answers of one trajectory that the task considers equal; 0: no answer."""
     verdict_probability: float | None = None
-    """The three scores of :class:`TokenScores`, where they are known."""
+    """The four scores of :class:`TokenScores`, where they are known."""
     answer_logprob: float | None = None
     completion_logprob: float | None = None
+    solution_logprob: float | None = None
 
 
 class Ending(NamedTuple):

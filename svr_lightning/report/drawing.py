@@ -105,8 +105,8 @@ def token_axis(axes: Axes) -> None:
 
 def share_axis(axes: Axes) -> None:
     """A vertical axis of shares, once everything is drawn: where all are equal, still a tenth."""
-    low, high = axes.get_ylim()
-    if high - low < 0.1:
+    low, high = axes.dataLim.intervaly
+    if high - low < 0.02:
         middle = min(max((low + high) / 2, 0.04), 0.96)
         axes.set_ylim(middle - 0.06, middle + 0.06)
 

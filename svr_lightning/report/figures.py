@@ -14,10 +14,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from svr_lightning.analysis.check_value import WITH_CHECK
 from svr_lightning.analysis.intervals import effective_size, wilson_interval
 from svr_lightning.analysis.metrics import Summary, groups
 from svr_lightning.analysis.replay import THRESHOLDS, replay, transitions
-from svr_lightning.analysis.stops import FRESH, ORACLE, REFINING, frontiers
+from svr_lightning.analysis.stops import ORACLE, frontiers
 from svr_lightning.analysis.table import Bools, Ints, TurnTable, cluster_codes, pool
 from svr_lightning.core.metrics import VERDICT_CODES
 from svr_lightning.core.stopping import DEFAULT_THRESHOLD, StopRule
@@ -468,16 +469,26 @@ def draw_stops(data: Numbers) -> Figure:
 # --- what a self-check is worth ---------------------------------------------------------------
 
 
+_EARLIER = "fresh samples with the self-check"
+"""A way that reads the self-check, in published results of earlier versions."""
+
+
 def draw_check_value(found: Numbers) -> Figure:
     """Accuracy with its interval of every way that is within the budget, from the first row down.
 
-    ``found`` is of :func:`~svr_lightning.analysis.stops.check_value`.
+    Before training is a hollow point. ``found`` is of
+    :func:`~svr_lightning.analysis.check_value.check_value`.
     """
-    figure = drawing.new_figure(2.6)
-    axes = figure.subplots()
     rows = [row for row in reversed(found["rows"]) if row["accuracy"] is not None]
+    figure = drawing.new_figure(max(2.6, 0.4 * len(rows)))
+    axes = figure.subplots()
     for place, row in enumerate(rows):
-        colour, point = BLUE if row["name"] in (FRESH, REFINING) else GREY, row["accuracy"]
+        point = row["accuracy"]
+        colour = BLUE if row["name"] in (*WITH_CHECK, _EARLIER) else GREY
+        earlier = row.get("before")
+        if earlier and earlier["accuracy"] is not None:
+            look = {"markerfacecolor": "none", "markersize": 6}
+            axes.plot(earlier["accuracy"], place, "o", color=colour, **look)
         axes.plot(row["ci95"], [place, place], color=colour, linewidth=3, alpha=0.4)
         axes.plot(point, place, "o", color=colour, markersize=7)
         above: Numbers = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center"}

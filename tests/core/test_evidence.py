@@ -57,7 +57,7 @@ def test_without_a_verdict_there_is_none(text):
 
 def test_tokens_that_do_not_reach_the_word_give_none():
     scores = token_scores("VERDICT: CORRECT", Reading("CORRECT"), [-1.0], lambda k: k)
-    assert scores == TokenScores(completion_logprob=-1.0)
+    assert scores == TokenScores(completion_logprob=-1.0)  # nor are there any of the solution
     assert token_scores("x", Reading(None), [], lambda k: k) == TokenScores()
 
 
@@ -74,6 +74,7 @@ def test_log_probabilities_are_means_over_the_answers_tokens_and_over_all():
     assert of("<answer> 17").answer_logprob == -0.9167
     assert of(None).answer_logprob is of("").answer_logprob is of("18").answer_logprob is None
     assert of(None).completion_logprob == -1.7917  # -10.75 / 6
+    assert of(None).solution_logprob == -1.35  # -6.75 / 5, without the self-check
     assert token_scores("x", Reading(None), [-1e-9], lambda k: k).completion_logprob == 0.0
 
 
@@ -109,7 +110,7 @@ def test_a_servers_tokens_give_the_same_scores_where_they_spell_the_text():
     text = "<think>\n" + "".join(pieces[:-1])  # as the template opened it, without the last token
     reply = RemoteCompletion(text=text, tokens=tuple(tokens))
     scores = scores_of_reply(reply, Reading("1+2"))
-    assert scores == TokenScores(round(math.exp(-3), 3), -1.25, -2.0)
+    assert scores == TokenScores(round(math.exp(-3), 3), -1.25, -2.0, -1.0)
     unlike = replace(reply, text=text + "x")
     assert scores_of_reply(unlike, Reading("1+2")) == TokenScores(completion_logprob=-2.0)
     assert scores_of_reply(replace(reply, tokens=()), Reading("1+2")) == TokenScores()

@@ -53,7 +53,7 @@ def end_of(rule: StopRule | None, turns: Sequence[StopSignals], max_turns: int) 
 
 
 def test_the_default_is_the_papers_rule():
-    assert EvaluationConfig().rule == Confident()
+    assert EvaluationConfig().full_rule == Confident()
     assert DEFAULT_THRESHOLD == 0.85
 
 
@@ -92,11 +92,16 @@ def test_a_stop_needs_the_verdict_the_confidence_or_both(rule, open_at):
 
 @pytest.mark.parametrize(
     ("score", "threshold"),
-    [("verdict_probability", 0.5), ("answer_logprob", -0.25), ("completion_logprob", -0.5)],
+    [
+        ("verdict_probability", 0.5),
+        ("answer_logprob", -0.25),
+        ("completion_logprob", -0.5),
+        ("solution_logprob", -0.75),
+    ],
 )
 def test_a_score_stops_from_its_threshold_on_and_never_where_it_is_not_known(score, threshold):
     rule = Confident(score=score, threshold=threshold, needs_correct=False)
-    scores = TokenScores(0.5, -0.25, -0.5)._asdict()
+    scores = TokenScores(0.5, -0.25, -0.5, -0.75)._asdict()
     assert rule.stops([StopSignals(None, None, truncated=False, **scores)], 10)
     above = Confident(score=score, threshold=threshold + 0.001, needs_correct=False)
     assert not above.stops([StopSignals(None, None, truncated=False, **scores)], 10)
@@ -295,7 +300,7 @@ RULE = st.one_of(
     st.builds(
         Confident,
         threshold=st.sampled_from([-0.3, 0.0]),
-        score=st.sampled_from(["answer_logprob", "completion_logprob"]),
+        score=st.sampled_from(["answer_logprob", "completion_logprob", "solution_logprob"]),
         needs_correct=st.booleans(),
     ),
 )
@@ -309,6 +314,7 @@ TURNS = st.lists(
             "verdict_probability": st.none() | LEVELS,
             "answer_logprob": NATS,
             "completion_logprob": NATS,
+            "solution_logprob": NATS,
             "truncated": st.booleans(),
             "answer_group": st.integers(0, 3),
         }

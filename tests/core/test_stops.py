@@ -4,10 +4,8 @@ from typing import Any
 
 import pytest
 
-from svr_lightning.analysis import stops
 from svr_lightning.analysis.replay import replay
 from svr_lightning.analysis.stops import ORACLE, compare_stops, families, frontiers, outcomes
-from svr_lightning.analysis.table import TurnTable
 from svr_lightning.core.stopping import Confident
 from tests.trajectories import record, turn_tables
 
@@ -97,55 +95,3 @@ def test_a_family_over_budget_has_no_accuracy():
     found = compare_stops(turn_tables(four()), Confident(), 4, 9.0)
     assert found["winner"] is None
     assert {row["accuracy"] for row in found["rows"]} == {None}
-
-
-# What a self-check is worth
-
-
-def recording(*turns: tuple[bool, str, float, int]) -> TurnTable:
-    """Eight problems with the same turns, of 10 tokens each."""
-    rows: list[dict[str, Any]] = []
-    for number in range(8):
-        row = record(f"p{number}", *turns)
-        for turn in row["turns"]:
-            turn |= {
-                "answer_group": 1 + turn["correct"],
-                "prompt_tokens": 4,
-                "completion_tokens": 6,
-            }
-        rows.append(row)
-    return turn_tables(rows)["toy"]
-
-
-def test_each_way_spends_at_most_the_tokens_of_three_first_answers():
-    wrong, right = (False, "I", 0.1, 1), (True, "C", 0.9, 1)
-    # Refining never gets it right. Of fresh turns the third is right, and the check knows.
-    found = stops.check_value(
-        recording(wrong, wrong, wrong, wrong), recording(wrong, wrong, right, wrong)
-    )
-    assert found["budget"] == 30.0
-    accuracy = {row["name"]: row["accuracy"] for row in found["rows"]}
-    assert accuracy[stops.FIRST] == accuracy[stops.REFINING] == accuracy[stops.VOTE] == 0.0
-    assert accuracy[stops.FRESH] == 1.0
-    # Three turns, whatever they say, return the third too: it costs no more.
-    assert accuracy[stops.FREE] == 1.0
-    assert found["gap"] == 0.0
-
-
-def test_the_policy_before_training_is_a_rival_of_its_own():
-    wrong, right = (False, "I", 0.1, 1), (True, "C", 0.9, 1)
-    found = stops.check_value(
-        recording(wrong, wrong), recording(wrong, right), recording(wrong, wrong)
-    )
-    assert found["rows"][-1]["name"] == stops.UNTRAINED
-    assert found["rows"][-1]["accuracy"] == 0.0
-    assert found["gain"] == 1.0
-    assert found["gain_ci95"][0] > 0.9
-
-
-def test_a_way_that_is_over_the_budget_has_no_accuracy():
-    wrong, right = (False, "I", 0.1, 1), (True, "C", 0.9, 1)
-    found = stops.check_value(recording(right, wrong), recording(right, wrong), answers=1)
-    rows = {row["name"]: row for row in found["rows"]}
-    assert rows[stops.FRESH]["tokens"] == 10.0
-    assert rows[stops.FIRST]["accuracy"] == pytest.approx(1.0)

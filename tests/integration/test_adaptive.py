@@ -99,6 +99,7 @@ def test_a_record_holds_what_the_samples_file_promises():
         "verdict_probability": 0.368,  # one token of log-probability -1: the script's
         "answer_logprob": -1.0,
         "completion_logprob": -1.0,
+        "solution_logprob": -1.0,
     }
     assert prompt_tokens > record["turns"][0]["prompt_tokens"] > 20
     assert sorted(seen) == [(r["id"], t["turn"]) for r in records for t in r["turns"]]

@@ -1,0 +1,1 @@
+"""The main job from ten unselected starts, recomputed from published outcomes of every problem."""

@@ -1,0 +1,163 @@
+"""What a policy's self-check is worth: ways to spend the same tokens, with it and without it.
+
+A way is a set of stopping rules, each with every T_max. The best of them within a budget is chosen
+on other problems than it is measured on, see :mod:`svr_lightning.analysis.choice`.
+
+Two families read the self-check. One takes what the policy *states*, verdict and confidence, as
+every reader of its text can. The other also takes the *probability of the verdict's tokens*, which
+the policy does not state.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from svr_lightning.analysis.choice import Chosen, Options, best_within, gap, joined, measured
+from svr_lightning.analysis.replay import FirstRight, Row, replay
+from svr_lightning.analysis.stops import families, options_of
+from svr_lightning.analysis.table import Bools, Ints, TurnTable
+from svr_lightning.core.stopping import Confident, FixedTurns, Majority, StopRule
+
+FIRST = "first answer"
+VOTE = "majority vote of samples"
+FREE = "best stop without the self-check"
+REFINING = "refining with the self-check"
+STATED = "fresh samples, by what it states"
+PROBABLE = "fresh samples, and the verdict's probability"
+PAPER = "fresh samples, by the paper's rule"
+TRACE = "fresh samples, reading the trace"
+PROGRAM = "fresh samples, a program evaluates"
+WITH_CHECK = (REFINING, STATED, PROBABLE, PAPER)
+"""The ways that read the self-check."""
+Ways = Mapping[str, Options]
+
+
+class Samples(NamedTuple):
+    """Fresh turns of a policy on every problem: independent samples."""
+
+    table: TurnTable
+    agrees: Bools | None = None
+    """[N, T] whether a turn's own trace ends in two equal results; None if there are no traces."""
+
+
+def ways_of(samples: Samples, refined: TurnTable | None = None) -> dict[str, Options]:
+    """What each way returns, from fresh turns and, if there are some, turns of refinement.
+
+    Of options that return the same only the first is there.
+    """
+    table = samples.table
+    most = table.correct.shape[1]
+    fresh = _every_rule(table)
+    free = [_chosen_rules(fresh, lambda rule: not rule.reads_self_check)]
+    ways = {}
+    if refined is not None:
+        every = _every_rule(refined)
+        ways[FIRST] = _chosen_rules(every, lambda rule: rule == FixedTurns(turns=1))
+        ways[REFINING] = _chosen_rules(every, lambda rule: rule.reads_self_check)
+        free.insert(0, _chosen_rules(every, lambda rule: not rule.reads_self_check))
+    ways[VOTE] = _chosen_rules(fresh, lambda rule: isinstance(rule, Majority))
+    ways[FREE] = joined(free)
+    ways[STATED] = _chosen_rules(
+        fresh, lambda rule: rule.reads_self_check and not rule.needs_tokens
+    )
+    ways[PROBABLE] = _chosen_rules(fresh, lambda rule: rule.reads_self_check)
+    limits = range(1, most + 1)
+    ways[PAPER] = options_of([table], [(Confident(), turns) for turns in limits], most)
+    if samples.agrees is not None:
+        ways[TRACE] = _first_that(samples.agrees, table)
+    ways[PROGRAM] = options_of([table], [(FirstRight(), turns) for turns in limits], most)
+    return {name: joined([options]) for name, options in ways.items()}
+
+
+class _Tried(NamedTuple):
+    rules: Sequence[StopRule]
+    """[K]"""
+    options: Options
+
+
+def _every_rule(table: TurnTable) -> _Tried:
+    """Every rule without labels, with every T_max."""
+    most = table.correct.shape[1]
+    pairs = []
+    for family in families(table, most).values():
+        pairs += [(rule, turns) for rule, turns in family if isinstance(rule, StopRule)]
+    return _Tried([rule for rule, _ in pairs], options_of([table], pairs, most))
+
+
+def _chosen_rules(tried: _Tried, wanted: Callable[[StopRule], bool]) -> Options:
+    rows = [row for row, rule in enumerate(tried.rules) if wanted(rule)]
+    return Options(
+        names=tuple(tried.options.names[row] for row in rows),
+        right=tried.options.right[rows],
+        tokens=tried.options.tokens[rows],
+    )
+
+
+def _first_that(holds: Bools, table: TurnTable) -> Options:
+    """The first turn of which something holds, else the last, with each T_max."""
+    right = []
+    tokens = []
+    limits = range(1, table.correct.shape[1] + 1)
+    for turns in limits:
+        ended = replay(replace(table, correct=holds), FirstRight(), turns)
+        ended = replace(ended, correct=table.correct)
+        right.append([ended.problems["final_correct"]])
+        tokens.append([ended.problems["total_tokens"]])
+    names = tuple(f"the first turn whose trace agrees, at most {turns} turns" for turns in limits)
+    return Options(names=names, right=np.array(right, float), tokens=np.array(tokens, float))
+
+
+def check_value(
+    refined: TurnTable, fresh: Samples, untrained: Samples | None = None, answers: int = 3
+) -> Row:
+    """What a policy's self-check is worth within the tokens of some first answers.
+
+    Args:
+        refined: every turn of refinement on every problem.
+        fresh: of the same policy on the same problems.
+        untrained: the same of the policy before its training.
+        answers: the budget, as a multiple of the mean tokens of a first answer.
+
+    Returns:
+        ``budget`` in tokens per problem; ``rows`` of ``name``, ``accuracy``, ``ci95`` and
+        ``tokens``, None where no rule is cheap enough, and ``before``, the same three before
+        training or None; and the paired differences of :func:`differences`.
+    """
+    after = ways_of(fresh, refined)
+    before = {} if untrained is None else ways_of(untrained)
+    budget = answers * float(after[FIRST].tokens.mean())
+    return value_within(after, before, budget, refined.cluster)
+
+
+def value_within(after: Ways, before: Ways, budget: float, cluster: Ints) -> Row:
+    """:func:`check_value` of ways that are known already."""
+    now = best_within(after, budget, cluster)
+    then = best_within(before, budget, cluster)
+    rows = []
+    for name, chosen in now.items():
+        earlier = measured(then[name]) if name in then else None
+        rows.append({"name": name, **measured(chosen), "before": earlier})
+    return {"budget": budget, "rows": rows, **differences(now, then)}
+
+
+def differences(
+    after: Mapping[str, Chosen | None], before: Mapping[str, Chosen | None]
+) -> dict[str, Any]:
+    """Paired differences with their intervals, which include the choice.
+
+    ``gap``: what the self-check states over the best stop without it; ``gain``: over the same
+    before training, if that is known. ``probable_gap`` and ``probable_gain``: with the verdict's
+    probability.
+    """
+    found = {}
+    for prefix, way in (("", STATED), ("probable_", PROBABLE)):
+        rivals = {"gap": after[FREE]}
+        if before:
+            rivals["gain"] = before[way]
+        for name, rival in rivals.items():
+            difference = gap(after[way], rival)
+            found[f"{prefix}{name}"] = difference["gap"]
+            found[f"{prefix}{name}_ci95"] = difference["gap_ci95"]
+    return found

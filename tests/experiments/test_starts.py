@@ -1,0 +1,65 @@
+"""The table of the starts, on outcomes worked out by hand and on the published file."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.starts import outcomes
+from experiments.starts.outcomes import Outcomes, Start
+from experiments.starts.table import entry, t_interval, table
+from svr_lightning.analysis import check_value as ways
+from svr_lightning.analysis.choice import Options
+
+PUBLISHED = Path(__file__).parents[2] / "experiments" / "starts" / "results" / "outcomes.npz"
+
+
+def one_rule(right: float, tokens: float = 10.0) -> Options:
+    """A rule that is right on a share of eight problems."""
+    labels = np.arange(8) < 8 * right
+    return Options(
+        names=("a rule",),
+        right=labels.astype(float)[None, None],
+        tokens=np.full((1, 1, 8), tokens),
+    )
+
+
+def two_starts() -> Outcomes:
+    starts = [
+        Start(
+            seed=seed,
+            budget=30.0,
+            after={ways.FREE: one_rule(0.25), ways.STATED: one_rule(stated)},
+            before={ways.STATED: one_rule(0.0), ways.PAPER: one_rule(0.5, 31.0)},
+        )
+        for seed, stated in ((1, 0.5), (2, 1.0))
+    ]
+    return Outcomes(ids=tuple("abcdefgh"), cluster=np.arange(8), starts=starts)
+
+
+def test_the_table_has_means_over_starts_and_both_intervals():
+    found = table(two_starts())
+    stated = found["ways"][ways.STATED]["after"]
+    assert (stated["mean"], stated["by_start"]) == (0.75, [0.5, 1.0])
+    # t with one degree of freedom: 12.706 x .3536 / sqrt(2).
+    assert stated["over_starts"] == pytest.approx([0.75 - 3.1765, 0.75 + 3.1765])
+    low, high = stated["over_problems"]
+    assert 0.5 <= low < 0.75 < high <= 1.0  # the second start is right on every resample
+    assert found["differences"]["stated: after - before"]["mean"] == 0.75
+    assert found["differences"]["stated - best free stop, after"]["by_start"] == [0.25, 0.75]
+    assert ways.PAPER not in found["ways"]  # it is over the budget
+    assert (found["starts"], found["problems"], found["budget"]) == ([1, 2], 8, 30.0)
+
+
+def test_an_interval_over_starts_needs_two():
+    assert t_interval([0.5]) is None
+    assert t_interval([0.4, 0.6, 0.8]) == pytest.approx([0.6 - 0.4968, 0.6 + 0.4968], abs=1e-4)
+    assert entry(np.array([[0.5, 0.5]]))["over_starts"] is None
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    given = two_starts()
+    outcomes.write(tmp_path / "outcomes.npz", given)
+    read = outcomes.read(tmp_path / "outcomes.npz")
+    assert (read.ids, read.cluster.tolist()) == (given.ids, given.cluster.tolist())
+    assert table(read) == table(given)
