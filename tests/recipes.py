@@ -173,6 +173,7 @@ RECIPES: dict[str, tuple[Recipe, int, int]] = {
     "svr_turns": (SVRPlus(sections=False, proper=False), 8, 10),
     "svr_plus": (SVRPlus(), 16, 10),
     "svr_plus_matched": (SVRPlus(optimised=8), 8, 10),
+    "svr_plus_exact": (SVRPlus(exact_check=0.1), 40, 10),
     "svr_plus_whole": (SVRPlus(turns="all", sections=False, proper=False), 24, 10),
     "svr_verdict": (SVR(interface="verdict"), 8, 10),
     "svr_confidence": (SVR(interface="confidence"), 8, 10),

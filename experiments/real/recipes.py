@@ -57,6 +57,7 @@ class BriefSVR(SVR):
 class VerdictSVR(SVR):
     """SVR whose verdicts also learn from labels directly, by the gradient of a Brier score.
 
+    Kept for the published results; ``exact_check`` of SVR trains all turns, and the confidence too.
     Differs from SVR in: some trajectories have a second sequence, a drawn turn, with a loss on the
     words of its verdict alone. Unlike a reward it has a gradient where all trajectories are alike.
     """
@@ -71,7 +72,7 @@ class VerdictSVR(SVR):
     @property
     def samples_per_problem(self) -> int:
         """Every last turn, and the drawn verdicts."""
-        return self.group_size + self.verdicts
+        return super().samples_per_problem + self.verdicts
 
     def credit(self, group: Group) -> list[Sample]:
         """SVR's samples, then the verdicts."""

@@ -75,8 +75,14 @@ def collect_rollout(
 
     def roll(problems: Sequence[Problem], attempt: int) -> list[Group]:
         progress = Progress("rollout", 0, quiet=not show_progress)
-        seeds = {"run_seed": seed, "step": step, "attempt": attempt}
-        driver = Driver(engine, renderer, progress=progress, **seeds)
+        driver = Driver(
+            engine,
+            renderer,
+            run_seed=seed,
+            step=step,
+            attempt=attempt,
+            progress=progress,
+        )
         return roll_out(problems, recipe=recipe, driver=driver, decoding=sampling)
 
     groups = roll(problems, 0)

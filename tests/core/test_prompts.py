@@ -187,7 +187,7 @@ CUT_OFF = 1
 # recipe: golden, its prompts in training, its prompts in an evaluation of four turns
 PROMPTS = {
     **dict.fromkeys(("svr", "svr_proper", "svr_turns", "svr_plus_whole"), ("svr", 3, 4)),
-    **dict.fromkeys(("svr_plus", "svr_plus_matched"), ("svr", 3, 4)),
+    **dict.fromkeys(("svr_plus", "svr_plus_matched", "svr_plus_exact"), ("svr", 3, 4)),
     "svr_verdict": ("svr_verdict", 3, 4),
     **dict.fromkeys(("svr_confidence", "rlcr_turns"), ("svr_confidence", 3, 4)),
     **dict.fromkeys(("rlcr", "rlcr_log"), ("svr_confidence", 1, 4)),
