@@ -90,8 +90,8 @@ def completion(text: str, truncated: bool = False) -> Completion:
 
 def single_turn(problem: Problem, text: str) -> Trajectory:
     """A trajectory that wrote ``text`` and returned it."""
-    answer = get_task(problem.task).extract_answer(text)
-    turn = Turn(index=1, completion=completion(text), check=parse_self_check(text), answer=answer)
+    reading = get_task(problem.task).read(text)
+    turn = Turn(index=1, completion=completion(text), check=parse_self_check(text), reading=reading)
     return Trajectory(problem=problem, sample=0, turns=(turn,), ending=Ending(1, 1, False))
 
 

@@ -3,12 +3,14 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from svr_lightning.analysis.records import SampleRecord
+from svr_lightning.analysis.records import SampleRecord, TurnRecord
 from svr_lightning.core.stopping import is_own
+from svr_lightning.core.types import Problem
 from svr_lightning.errors import faults_of, one_line, require
 from svr_lightning.tasks import get_task
+from svr_lightning.tasks.base import Task
 from svr_lightning.tasks.fields import shown
-from svr_lightning.tasks.grading import Grader, label
+from svr_lightning.tasks.grading import Grader, Label, label
 
 
 def regrade(
@@ -34,7 +36,7 @@ def regrade(
             )
             task = get_task(name)
             try:
-                labels = [label(task, turn.text, problem, grader) for turn in record.turns]
+                labels = [_label(task, turn, problem, grader) for turn in record.turns]
             except (TypeError, KeyError, AttributeError) as error:
                 given = f"{shown(problem.reference)} and the payload {shown(dict(problem.payload))}"
                 why = f"cannot grade with the reference {given} ({one_line(repr(error))})"
@@ -43,3 +45,8 @@ def regrade(
         new = [replace(turn, correct=y.correct, grading_error=y.error) for turn, y in turns]
         graded.append(replace(record, turns=tuple(new)))
     return graded
+
+
+def _label(task: Task, turn: TurnRecord, problem: Problem, grader: Grader) -> Label:
+    reading = task.read(turn.text, truncated=turn.truncated)
+    return label(task, reading.final_part(turn.text), problem, grader)

@@ -15,6 +15,7 @@ from typing import Annotated, Any, NamedTuple
 from msgspec import Meta, Struct, convert
 
 from svr_lightning.clients.masking import NOTHING_MASKED, Mask
+from svr_lightning.core.parsing import ANSWER_CLOSE, CLOSE_TAG
 from svr_lightning.core.types import FinishReason, RemoteCompletion
 
 TIMED_OUT = 408
@@ -23,8 +24,10 @@ _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 _OTHER_CLOSE = re.compile(
     r"</(?:\w+[:|])?(?:think\w*|thought|reasoning)(?::\w+)?\s*>|\[/THINK\]|\u25c1/think\u25b7"
     r"|<\|(?:\w+:)?end_think\w*(?::\w+)?\|>|<channel\|>"
-    r"|<\|channel\|>final(?: ?<\|constrain\|>\w*)?<\|message\|>",
-    re.IGNORECASE,
+    r"|<\|channel\|>final(?: ?<\|constrain\|>\w*)?<\|message\|>"
+    r"|</(?:scratchpad|reflection|analysis|inner_?monologue)>"
+    r"|<\|end_of_thought\|>|<\|inner_suffix\|>|^Here is my response:",
+    re.IGNORECASE | re.MULTILINE,
 )
 """What ends the reasoning of other models, where a server leaves it in the content."""
 _CUT = re.compile(r"length|limit|max.*token|context|incomplete|truncat")
@@ -220,17 +223,28 @@ def whole(reasoning: str, content: str, cut: bool = False) -> str:
 
     SPEC rule 1: a ``<think>`` that the template opened belongs to the text.
     """
+    replied = _reply_end(content)  # what follows a whole reply quotes a mark, and closes nothing
     if not reasoning and _THINK_CLOSE not in content:
-        end = max((found.end() for found in _OTHER_CLOSE.finditer(content)), default=0)
-        reasoning, content = content[:end], content[end:]
+        ends = [mark.end() for mark in _OTHER_CLOSE.finditer(content, 0, replied)]
+        end = ends[-1] if ends else 0
+        reasoning = content[:end]
+        content = content[end:]
     if not reasoning:
-        opens, closes = content.find(_THINK_OPEN), content.find(_THINK_CLOSE)
+        opens = content.find(_THINK_OPEN)
+        closes = content.find(_THINK_CLOSE, 0, replied)
         left_open = closes >= 0 and not 0 <= opens < closes
         return f"{_THINK_OPEN}\n{content}" if left_open else content
     thought = f"{_THINK_OPEN}\n" + reasoning.removeprefix("\n")
     if not content and cut:
         return thought  # cut off in mid-thought
     return f"{thought}{_THINK_CLOSE}\n" + content.removeprefix("\n")
+
+
+def _reply_end(content: str) -> int:
+    """Where the first answer with a self-check behind it ends; the text's end without one."""
+    answer = content.find(ANSWER_CLOSE)
+    check = content.find(CLOSE_TAG, answer) if answer >= 0 else -1
+    return len(content) if check < 0 else check
 
 
 # --- errors -------------------------------------------------------------------------------------

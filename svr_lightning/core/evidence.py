@@ -54,7 +54,7 @@ def token_scores(
             return ()
         return logprobs[slice(*token_span(span, len(logprobs), characters))]
 
-    verdict = tokens_of(verdict_span(text, reading.check))
+    verdict = tokens_of(verdict_span(text[: reading.end], reading.check))
     return TokenScores(
         verdict_probability=round(min(math.exp(math.fsum(verdict)), 1.0), DIGITS)
         if verdict

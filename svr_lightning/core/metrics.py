@@ -137,25 +137,63 @@ class Definition:
         return NONE if value is None else self.form.format(value)
 
 
-_CHECK = ("verdict", "correct")
-_STATED = ("confidence", "correct")
-_TOKENS: dict[str, Any] = {"higher_is_better": False, "form": "{:.0f}"}
 DEFINITIONS = {
-    "accuracy": Definition("Acc.", "accuracy", ("final_correct",)),
-    "first_turn_accuracy": Definition("First", "first-turn accuracy", ("first_correct",)),
-    "any_turn_accuracy": Definition("Any", "any-turn accuracy", ("any_correct",)),
-    "turns": Definition("Turns", "mean turns", ("turns",), higher_is_better=False, form="{:.2f}"),
+    "accuracy": Definition(
+        head="Acc.",
+        words="accuracy",
+        columns=("final_correct",),
+    ),
+    "first_turn_accuracy": Definition(
+        head="First",
+        words="first-turn accuracy",
+        columns=("first_correct",),
+    ),
+    "any_turn_accuracy": Definition(
+        head="Any",
+        words="any-turn accuracy",
+        columns=("any_correct",),
+    ),
+    "turns": Definition(
+        head="Turns",
+        words="mean turns",
+        columns=("turns",),
+        higher_is_better=False,
+        form="{:.2f}",
+    ),
     "avg_prompt_tokens": Definition(
-        "Prompt tok.", "prompt tokens per problem", ("prompt_tokens",), in_tables=False, **_TOKENS
+        head="Prompt tok.",
+        words="prompt tokens per problem",
+        columns=("prompt_tokens",),
+        higher_is_better=False,
+        form="{:.0f}",
+        in_tables=False,
     ),
     "avg_completion_tokens": Definition(
-        *("Compl. tok.", "completion tokens per problem", ("completion_tokens",)),
-        **{"in_tables": False, **_TOKENS},
+        head="Compl. tok.",
+        words="completion tokens per problem",
+        columns=("completion_tokens",),
+        higher_is_better=False,
+        form="{:.0f}",
+        in_tables=False,
     ),
-    "avg_total_tokens": Definition("Tokens", "tokens per problem", ("total_tokens",), **_TOKENS),
-    "esr": Definition("ESR", "early stop rate", ("stopped_early",), higher_is_better=None),
+    "avg_total_tokens": Definition(
+        head="Tokens",
+        words="tokens per problem",
+        columns=("total_tokens",),
+        higher_is_better=False,
+        form="{:.0f}",
+    ),
+    "esr": Definition(
+        head="ESR",
+        words="early stop rate",
+        columns=("stopped_early",),
+        higher_is_better=None,
+    ),
     "pse": Definition(
-        *("PSE", "premature stop error", ("stopped_early", "final_correct"), premature_stop),
+        head="PSE",
+        words="premature stop error",
+        columns=("stopped_early", "final_correct"),
+        terms=premature_stop,
         higher_is_better=False,
     ),
     "accepted": Definition(
@@ -171,46 +209,60 @@ DEFINITIONS = {
         terms=among_accepted,
     ),
     "verdict_accuracy": Definition(
-        "V-Acc", "verdict accuracy", _CHECK, verdict_agreement, rows="turns"
+        head="V-Acc",
+        words="verdict accuracy",
+        columns=("verdict", "correct"),
+        terms=verdict_agreement,
+        rows="turns",
     ),
     "auroc": Definition(
         head="AUROC",
         words="AUROC of confidence",
-        columns=_STATED,
+        columns=("confidence", "correct"),
         terms=None,
-        area=auroc,
         rows="turns",
+        area=auroc,
     ),
     "auroc_first_turn": Definition(
         head="AUROC first",
         words="AUROC of first turns",
-        columns=_STATED,
+        columns=("confidence", "correct"),
         terms=None,
-        area=auroc,
         rows="first",
+        area=auroc,
     ),
     "auroc_returned": Definition(
         head="AUROC ret.",
         words="AUROC of returned turns",
-        columns=_STATED,
+        columns=("confidence", "correct"),
         terms=None,
-        area=auroc,
         rows="returned",
+        area=auroc,
     ),
     "aurc": Definition(
         head="AURC",
         words="area under risk and coverage",
-        columns=_STATED,
+        columns=("confidence", "correct"),
         terms=None,
-        area=risk_coverage_area,
         rows="returned",
         higher_is_better=False,
+        area=risk_coverage_area,
     ),
     "brier": Definition(
-        "Brier", "Brier score", _STATED, squared_error, rows="turns", higher_is_better=False
+        head="Brier",
+        words="Brier score",
+        columns=("confidence", "correct"),
+        terms=squared_error,
+        rows="turns",
+        higher_is_better=False,
     ),
     "overconfidence": Definition(
-        "Overconf.", "overconfidence", _CHECK, overconfident, rows="turns", higher_is_better=False
+        head="Overconf.",
+        words="overconfidence",
+        columns=("verdict", "correct"),
+        terms=overconfident,
+        rows="turns",
+        higher_is_better=False,
     ),
 }
 """Every metric under the name that results files give it. The paper's AUROC counts a problem once

@@ -9,9 +9,9 @@ part of a completion that is. All take time linear in the length of the text.
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from svr_lightning.core.types import SelfCheck, Verdict
+from svr_lightning.core.types import Reading, SelfCheck, Verdict
 
 SelfCheckFields = Literal["joint", "verdict", "confidence"]
 """The fields of a self-check: a verdict and a confidence, or one of them (the paper's
@@ -19,12 +19,18 @@ controller-interface ablations)."""
 
 OPEN_TAG = "<self_check>"
 CLOSE_TAG = "</self_check>"
-THINK_CLOSE = "</think>"
+THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+_THINK_TAG = re.compile(f"{THINK_OPEN}|{THINK_CLOSE}")
 ANSWER_OPEN, ANSWER_CLOSE = "<answer>", "</answer>"
 """Around an answer, in lower case, as prompts ask."""
 
+_CHECK_TAG = re.compile(r"<(?P<closes>/?)(?ai:self_check)>")
+
 CONFIDENCE_PRIOR = {Verdict.CORRECT: 0.8, Verdict.INCORRECT: 0.2, Verdict.UNSURE: 0.5}
 """Replaces a missing or malformed confidence. All values lie below the threshold 0.85."""
+
+MAX_CHECKS = 1000
+"""Self-checks of a completion; of more, none counts."""
 
 _VERDICT_OF_WORD = {
     "CORRECT": Verdict.CORRECT,
@@ -59,87 +65,173 @@ that do not show, as those of text from right to left."""
 _WRAP = r"\\(?:(?:text|math)[a-z]{0,6}|boxed|emph)\{|</?(?:b|i|em|strong|code)>|\}"
 """Emphasis in LaTeX and HTML."""
 _RUN = rf"(?:{_WRAP}|[\s:={re.escape(_MARKS.removesuffix('-') + _OPENERS)}]|-(?!\.?[0-9]))*"
+_QUOTE = re.escape(_MARKS)
+_RATED = r"""(?:
+    [ ]?(?:[\uff05\u066a\u2030]|(?ai:percent|per[ ]cent|pct|points?|stars?)\b(?![ ]?o))  # 1 percent
+    |[^\w\n]{0,8}(?ai:(?:points?|stars?|text)[^\w\n]{1,4})?                  # 9 points out of 10
+        (?ai:/|(?:out[\s-]{1,4})?of\b|over\b|in\b|to\b|on\s{1,4}a\s{1,4}scale\b)
+        (?=[^\w\n]{0,8}
+            (?ai:(?:(?:an?|possible|max(?:imum)?|of)\s){0,3}(?:[0-9]|ten|hundred)|from|of))
+)"""
+_ASIDE = r"[(\[][^()\[\]\n]{0,99}[)\]]"
 _ADORNED = re.compile(
-    rf"(?<![^\W_])(?:_{{0,3}}(?ai:VERDICT){_RUN}"
-    rf"(?:(?:{_WORD}|(?ai:or|and|not))(?![^\W_])(?:{_WRAP}|[\s,/&{re.escape(_MARKS)}])*)*"
-    r"(?P<denied>[:=]\s?\"?(?ai:false|no|0)(?=[\"\s]*(?:[,;.}]|$))|[\u274c\u2717\u2718])?"
-    rf"|_{{0,3}}(?ai:CONFIDENCE){_RUN}"
-    r"(?P<rated>[0-9][0-9.]*[^\w\n]{0,8}(?ai:(?:points?|stars?|text)[^\w\n]{1,4})?"
-    r"(?ai:/|(?:out[\s-]{1,4})?of\b|over\b|in\b|to\b|on\s{1,4}a\s{1,4}scale\b)"
-    r"(?=[^\w\n]{0,8}(?ai:(?:(?:an?|possible|max(?:imum)?|of)\s){0,3}(?:[0-9]|ten|hundred)"
-    r"|from|of)))?)"
+    rf"""
+    (?<![^\W_])
+    (?:
+        _{{0,3}}(?ai:VERDICT){_RUN}
+        (?:(?:{_WORD}|(?ai:or|and|not))(?![^\W_])(?:{_WRAP}|[\s,/&{_QUOTE}])*)*
+        (?P<denied>
+            \s?\?                                                            # CORRECT? No
+            |[:=,.]?\s?\"?(?ai:false|no|0)(?=[\"\s]*(?:[,;.}}]|$))           # "correct": false
+            |[\u274c\u2717\u2718]
+        )?
+        (?:[^\w\n]{{0,8}}(?:(?ai:no|not|but|then|now)\b[^\w\n]{{1,4}})?{_WORD}(?![^\W_]))?
+        |
+        _{{0,3}}(?ai:CONFIDENCE)
+        (?:[\s{_QUOTE}]{{0,8}}(?P<before>{_ASIDE})(?=[\s{_QUOTE}]{{0,8}}[:=\uff1a]))?
+        {_RUN}
+        (?:(?P<number>[0-9][0-9.]*)(?P<rated>{_RATED})?(?:[^\w\n]{{0,8}}(?P<behind>{_ASIDE}|(?ai:on|from|scale)\b[^;\n]{{0,40}}))?)?
+    )
+    """,
+    re.VERBOSE,
 )
 _EXPLAINED = re.compile(
-    rf"(?<![^\W_])(?ai:VERDICT|CONFIDENCE)[\s{re.escape(_MARKS)}]{{0,8}}"
-    rf"(?P<aside>[(\[][^()\[\]\n]{{0,99}}[)\]])(?=[\s{re.escape(_MARKS)}]{{0,8}}[:=\uff1a])"
+    rf"(?<![^\W_])(?ai:VERDICT)[\s{_QUOTE}]{{0,8}}(?P<aside>{_ASIDE})(?=[\s{_QUOTE}]{{0,8}}[:=\uff1a])"
 )
-"""A field whose name is explained in brackets, as in ``CONFIDENCE (1 to 10): 9``."""
+"""A verdict whose name is explained in brackets."""
+_SCALE = re.compile(
+    r"""
+    (?P<low>[0-9.]+)\s*(?:-|\u2013|\u2014|,|\.\.+|(?ai:to|and|through))\s*(?P<high>[0-9.]+)
+    |(?<![0-9.])(?:[2-9]|[1-9][0-9]+)\s*[=:]                             # 5 = sure
+    |(?ai:of|max\w*|scale)[\s:/]*(?:[2-9]|[1-9][0-9]+)                   # out of 5
+    |%|(?ai:percent)
+    """,
+    re.VERBOSE,
+)
+"""What numbers of a scale mean, in an aside to a confidence."""
 _BLANK = {ord(c): " " for c in _MARKS + _OPENERS}
 _NO_NUMBER = {ord(c): "?" for c in "0123456789"}
 
 
-class Reading(NamedTuple):
-    """The answer of a completion, and where its parts begin."""
-
-    answer: str | None
-    start: int = 0
-    """Where the final part begins: behind the last ``</think>``, or at 0."""
-    check: int = 0
-    """Where the part begins from which the self-check is read."""
-
-
 def final_part(text: str) -> str:
-    """What follows the last ``</think>``; the whole text without one.
+    """What follows the last ``</think>`` that closes a ``<think>``; the whole text without one.
+
+    A ``</think>`` that closes nothing, as in a quotation, is text.
 
     Examples:
-        >>> final_part("<think>VERDICT: CORRECT?</think>5")
-        '5'
+        >>> final_part("<think>VERDICT: CORRECT?</think>5, not </think>6")
+        '5, not </think>6'
     """
-    return text.rpartition(THINK_CLOSE)[2]
+    unclosed = 0
+    start = 0
+    for tag in _THINK_TAG.finditer(text):
+        if tag[0] == THINK_OPEN:
+            unclosed += 1
+        elif unclosed:
+            unclosed -= 1
+            start = tag.end()
+    return text[start:]
 
 
 def read_completion(
-    text: str, extract: Callable[[str], str | None], *, first: bool = False
+    text: str,
+    extract: Callable[[str], str | None],
+    *,
+    first: bool = False,
+    truncated: bool = False,
+    plain: str | None = None,
 ) -> Reading:
-    """Which parts of a completion count, in training, in evaluation and behind servers.
+    """Which text decides, in training, in evaluation and behind servers (docs/method.md).
 
-    Answer and self-check are read from the final part, since reasoning may quote either. If the
-    part has several answers with self-checks between them, the one behind the answer taken counts.
+    Answer and self-check are read from the final part, since reasoning may quote either. Reasoning
+    that never closes does not belong to it, unless the completion was cut off, nor does what
+    follows an answer and a ``</think>`` that closes nothing. The answer is the task's choice. Its
+    self-check is the first one behind it. If none stands there, the first one of the part counts,
+    unless it belongs to another answer or the part's self-checks disagree: then none counts, which
+    reads as UNSURE.
 
     Args:
         text: the completion.
         extract: the task's :meth:`~svr_lightning.tasks.Task.extract_answer`.
         first: whether that takes the first of several answers rather than the last.
+        truncated: whether the completion reached its limit.
+        plain: where self-checks are sought, if not in ``text`` itself; see :func:`plain_fields`.
     """
-    part = final_part(text)
-    start, answer = len(text) - len(part), extract(part)
-    return Reading(answer, start, start + _check_start(part, answer, extract, first))
+    start = len(text) - len(final_part(text))
+    reasoning = -1 if truncated else text.find(THINK_OPEN, start)
+    end = len(text) if reasoning < 0 else reasoning
+    part = text[start:end]
+    before, closed, _ = part.partition(THINK_CLOSE)
+    answer = extract(before) if closed else None
+    if answer is not None:  # it closes nothing: what follows an answer and this mark is a quotation
+        part = before
+        end = start + len(part)
+    else:
+        answer = extract(part)
+    if answer is None:
+        return Reading(None, start, end, start)
+    check = _check_start(part, (plain or text)[start:end], answer, extract, first)
+    return Reading(answer, start, end, start + check)
 
 
 def _check_start(
-    part: str, answer: str | None, extract: Callable[[str], str | None], first: bool
+    part: str, plain: str, answer: str, extract: Callable[[str], str | None], first: bool
 ) -> int:
-    """Where the self-check of ``answer`` may begin; the end of ``part`` if none follows it."""
-    blocks = _self_checks(part)
-    bounds = [0, *(place for block in blocks for place in block), len(part)]
+    """Where the self-check of ``answer`` may begin; the end of ``part`` if it has none."""
+    cuts, checks = _self_checks(plain)
+    if not checks:
+        return 0
+    if len(cuts) > MAX_CHECKS:
+        return len(part)
+    bounds = [0, *(place for cut in cuts for place in cut), len(part)]
     pieces = [part[a:b] for a, b in zip(bounds[::2], bounds[1::2], strict=True)]
-    if answer is None or sum(not piece.isspace() for piece in pieces if piece) < 2:
-        return 0
-    tagged = any(ANSWER_CLOSE in piece for piece in pieces)
-    answers = [extract(p) if ANSWER_CLOSE in p or not tagged else None for p in pieces]
-    taken = [place for place, found in enumerate(answers) if found == answer]
-    if not taken or sum(found is not None for found in answers) < 2:
-        return 0
-    return bounds[2 * taken[0 if first else -1] + 1]
+    answered = [i for i, piece in enumerate(pieces) if piece and not piece.isspace()]
+    taken = answered
+    if len(answered) > 1:
+        if any(ANSWER_CLOSE in piece for piece in pieces):
+            answered = [i for i in answered if ANSWER_CLOSE in pieces[i]]
+        answers = {i: extract(pieces[i]) for i in answered}
+        answered = [i for i in answered if answers[i] is not None]
+        taken = [i for i in answered if answers[i] == answer]
+    behind = len(part)
+    if taken:
+        behind = bounds[2 * taken[0 if first else -1] + 1]
+        if behind <= checks[-1][0]:
+            return behind
+        if len(answered) > 1:  # what stands before it belongs to another answer
+            return len(part)
+    stated = {parse_self_check(plain[a:b]) for a, b in checks}
+    if _read_verdict(plain[behind:]) is not None:
+        stated.add(parse_self_check(plain[behind:]))
+    return 0 if len(stated) == 1 else len(part)
 
 
-def _self_checks(part: str) -> list[tuple[int, int]]:
-    """Every complete block; without one, the name of every verdict, or of every confidence."""
-    blocks = [(start, end) for start, _, _, end in _spans(part, OPEN_TAG, CLOSE_TAG)]
+def _self_checks(plain: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Where an answer ends at the latest, and the self-checks of a text.
+
+    A self-check is a complete block, from its last opening tag. Without one, it is what follows
+    the name of a verdict or, without these too, of a confidence.
+    """
+    cuts: list[tuple[int, int]] = []
+    blocks: list[tuple[int, int]] = []
+    for tag in _CHECK_TAG.finditer(plain):
+        if not tag["closes"]:
+            cuts.append(tag.span())
+        elif cuts and (not blocks or blocks[-1] != cuts[-1]):
+            cuts[-1] = (cuts[-1][0], tag.end())
+            blocks.append(cuts[-1])
+    verdicts = [field.span() for field in _VERDICT_FIELD.finditer(plain)]
+    confidences = [field.span() for field in _CONFIDENCE_FIELD.finditer(plain)]
+    fields = sorted(verdicts + confidences)
     if blocks:
-        return blocks
-    fields = list(_VERDICT_FIELD.finditer(part)) or _CONFIDENCE_FIELD.finditer(part)
-    return [field.span() for field in fields]
+        merged: list[tuple[int, int]] = []
+        for cut in sorted(cuts + fields):
+            if not merged or merged[-1][1] <= cut[0]:
+                merged.append(cut)
+        return merged, blocks
+    starts = [start for start, _ in verdicts or confidences]
+    ends = [*starts, len(plain)][1:]
+    return fields, list(zip(starts, ends, strict=True))
 
 
 def parse_self_check(text: str, interface: SelfCheckFields = "joint") -> SelfCheck:
@@ -166,21 +258,45 @@ def plain_fields(text: str) -> str:
     """A chat model's text with its self-check in the form that :func:`parse_self_check` reads.
 
     Models that were not trained for this form adorn it. All characters keep their places. A rating
-    such as ``9 out of 10`` is no number between 0 and 1.
+    on another scale, such as ``9 out of 10``, ``1 (1-5)`` and ``1 percent``, is no number between
+    0 and 1, and ``CORRECT? No`` and ``CORRECT -> INCORRECT`` are no verdicts.
 
     Examples:
         >>> plain_fields('**VERDICT:** "CORRECT" - CONFIDENCE: 9 out of 10')
         '**VERDICT:    CORRECT    CONFIDENCE: ? out of 10'
     """
-    named = _EXPLAINED.sub(lambda one: one[0].replace(one["aside"], " " * len(one["aside"])), text)
-    return _ADORNED.sub(_plain, named)
+    shown = _EXPLAINED.sub(lambda field: _blanked(field[0], field["aside"]), text)
+    return _ADORNED.sub(_plain, shown)
+
+
+def _blanked(text: str, part: str) -> str:
+    return text.replace(part, " " * len(part))
 
 
 def _plain(field: re.Match[str]) -> str:
-    plain = re.sub(_WRAP, lambda wrap: " " * len(wrap[0]), field[0]).translate(_BLANK)
-    if field["denied"]:  # "correct": false
+    text = field[0]
+    if field["before"]:
+        text = _blanked(text, field["before"])
+    plain = re.sub(_WRAP, lambda wrap: " " * len(wrap[0]), text).translate(_BLANK)
+    line = plain.strip().partition("\n")[0]
+    claims = {_VERDICT_OF_WORD[word.upper()] for word in re.findall(rf"\b{_WORD}\b", line)}
+    if field["denied"] or len(claims) > 1:  # "correct": false, or CORRECT -> INCORRECT
         plain = re.sub(_WORD, lambda word: "?" * len(word[0]), plain)
-    return plain.translate(_NO_NUMBER) if field["rated"] else plain
+    asides = f"{field['before']} {field['behind']}"
+    if field["number"] and (field["rated"] or _is_on_other_scale(field["number"], asides)):
+        plain = plain.translate(_NO_NUMBER)
+    return plain
+
+
+def _is_on_other_scale(number: str, asides: str) -> bool:
+    """Whether a confidence lies on a stated scale that is not 0 to 1."""
+    value = _bounded_float(number)
+    for scale in _SCALE.finditer(asides):
+        if scale["low"] is None:
+            return True
+        if _bounded_float(scale["high"]) != 1 and value >= _bounded_float(scale["low"]):
+            return True
+    return False
 
 
 def self_check_format_score(text: str, interface: SelfCheckFields = "joint") -> float:

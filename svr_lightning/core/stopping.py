@@ -46,6 +46,10 @@ class Rule(ABC, Generic[T]):
         """The turn (from 1) whose answer is returned if ``turns`` are all; the last by default."""
         return len(turns)
 
+    def may_accept(self, turn: T) -> bool:
+        """Whether the returned ``turn`` has an answer; without one, it is never accepted."""
+        return True
+
 
 class StopRule(Rule[StopSignals]):
     """A rule that needs no labels: what inference can use.
@@ -71,6 +75,10 @@ class StopRule(Rule[StopSignals]):
         """Whether it reads log-probabilities of sampled tokens, which a server may not give."""
         return False
 
+    def may_accept(self, turn: StopSignals) -> bool:
+        """Whether an answer can be read."""
+        return turn.has_answer
+
     def reason(self, turns: Sequence[StopSignals]) -> str:
         """Why the last of ``turns`` ended the trajectory, in a few words."""
         return str(self)
@@ -78,7 +86,7 @@ class StopRule(Rule[StopSignals]):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedTurns(StopRule):
-    """Always the same number of turns."""
+    """Always the same number of turns, also if the last has no answer."""
 
     turns: Count = 1
 
@@ -105,7 +113,7 @@ class RepeatedAnswer(StopRule):
         """Whether the last turn's answer has been given often enough."""
         answer = turns[-1].answer
         recent = turns[-self.times :] if self.in_a_row else turns
-        return answer > 0 and sum(turn.answer == answer for turn in recent) >= self.times
+        return bool(answer) and sum(turn.answer == answer for turn in recent) >= self.times
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,6 +310,8 @@ RULES: Mapping[str, type[StopRule]] = {
 def ending(rule: Rule[T] | None, turns: Sequence[T], max_turns: int) -> Ending | None:
     """How a trajectory of ``turns`` ends; None if it goes on.
 
+    A turn whose answer cannot be read is never accepted: the rule goes on, or stops without it.
+
     Args:
         rule: None runs every turn and returns the last.
         turns: all turns so far, at least one.
@@ -313,10 +323,13 @@ def ending(rule: Rule[T] | None, turns: Sequence[T], max_turns: int) -> Ending |
         (None, 2)
     """
     seen = len(turns)
-    accepted = rule is not None and rule.stops(turns, max_turns)
-    if seen < max_turns and not accepted:
+    stops = rule is not None and rule.stops(turns, max_turns)
+    if seen < max_turns and not stops:
         return None
     returned = seen if rule is None else rule.answer_turn(turns, max_turns)
+    accepted = rule is not None and stops and rule.may_accept(turns[returned - 1])
+    if seen < max_turns and not (accepted or isinstance(rule, FixedTurns)):
+        return None
     return Ending(seen, returned, seen < max_turns, accepted)
 
 

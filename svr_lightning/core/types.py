@@ -193,13 +193,19 @@ class StopSignals(NamedTuple):
     """None for a method without a self-check, like ``confidence``."""
     confidence: float | None
     truncated: bool
-    answer: int = 0
-    """Equal numbers for answers of one trajectory that the task considers equal; 0: no answer."""
+    answer: int | None = None
+    """Equal numbers for answers of one trajectory that the task considers equal; 0: no answer can
+    be read; None: not known, as in logs of other programs."""
     verdict_probability: float | None = None
     """The four scores of :class:`TokenScores`, where they are known."""
     answer_logprob: float | None = None
     completion_logprob: float | None = None
     solution_logprob: float | None = None
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether an answer can be read; without one, no rule accepts the turn."""
+        return self.answer != 0
 
 
 class Ending(NamedTuple):
@@ -215,6 +221,26 @@ class Ending(NamedTuple):
     """Whether the stopping rule accepts the last turn, at T_max too."""
 
 
+class Reading(NamedTuple):
+    """The answer of a completion, and which of its text decides."""
+
+    answer: str | None
+    start: int = 0
+    """Where the final part begins: behind the reasoning."""
+    end: int | None = None
+    """Where it ends; None at the end of the text."""
+    check: int = 0
+    """Where the part begins from which the self-check is read."""
+
+    def final_part(self, text: str) -> str:
+        """The part of the completion ``text`` that has the answer."""
+        return text[self.start : self.end]
+
+    def checked_part(self, text: str) -> str:
+        """The part of ``text`` from which the self-check is read; empty if none counts."""
+        return text[self.check : self.end]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """One generation of a trajectory and what is read from it. It has no label."""
@@ -224,12 +250,17 @@ class Turn:
     completion: AnyCompletion
     check: SelfCheck | None
     """None for a method whose prompts ask for no self-check."""
-    answer: str | None = None
-    """As the task extracts it; None if there is none."""
+    reading: Reading = Reading(None)  # noqa: RUF009 (it is immutable)
+    """Its answer, and which of its text decides."""
     answer_group: int = 0
     """Equal numbers for equal answers of a chain, from 1; 0: no answer, or no chain."""
     scores: TokenScores = NO_SCORES
     """Not computed in training; not known if a server gives no log-probabilities."""
+
+    @property
+    def answer(self) -> str | None:
+        """As the task extracts it; None if there is none."""
+        return self.reading.answer
 
     @property
     def signals(self) -> StopSignals:
@@ -286,6 +317,8 @@ class ScoredTurn:
     """r_taskfmt, in [0, 1]."""
     self_check_format: float = 0.0
     """r_scfmt, one of 1, 0, -1; 0 for a method without a self-check."""
+    has_answer: bool = True
+    """Whether an answer can be read."""
     text: str = field(default="", compare=False, repr=False)
     """The completion."""
     problem: Problem | None = field(default=None, compare=False, repr=False)

@@ -31,7 +31,8 @@ def _turn_record(problem: Problem, turn: Turn, grader: str) -> TurnRecord:
     completion = turn.completion
     y = None
     if problem.has_reference:
-        y = label(get_task(problem.task), completion.text, problem, get_grader(grader))
+        part = turn.reading.final_part(completion.text)
+        y = label(get_task(problem.task), part, problem, get_grader(grader))
     return TurnRecord(
         turn=turn.index,
         text=completion.text,

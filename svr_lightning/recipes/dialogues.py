@@ -88,9 +88,9 @@ class Dialogue(ABC):
         """The self-check in the part of a completion that counts; None if none is asked for."""
         return None
 
-    def formats(self, task: Task, text: str) -> tuple[float, float]:
+    def formats(self, task: Task, turn: Turn) -> tuple[float, float]:
         """r_taskfmt and r_scfmt of a completion; the second is 0 without a self-check."""
-        return task.format_score(text), 0.0
+        return task.format_score(turn.completion.text), 0.0
 
     def answers(self, turn: int) -> bool:
         """Whether a turn (from 1) answers the problem, so that its correctness counts."""
@@ -135,9 +135,10 @@ class SelfVerifying(Dialogue):
         """The verdict and the confidence; a field that is not asked for has its default."""
         return parse_self_check(text, self.interface)
 
-    def formats(self, task: Task, text: str) -> tuple[float, float]:
+    def formats(self, task: Task, turn: Turn) -> tuple[float, float]:
         """The format scores of the answer and of the self-check for this ``interface``."""
-        check = text[task.read(text).check :]
+        text = turn.completion.text
+        check = turn.reading.checked_part(text)
         return task.format_score(text), self_check_format_score(check, self.interface)
 
     def applied_rule(self, rule: StopRule) -> StopRule | None:
@@ -182,9 +183,9 @@ class FreshTurns(Dialogue):
         """The self-check, as ``of`` reads it."""
         return self.of.read(text)
 
-    def formats(self, task: Task, text: str) -> tuple[float, float]:
+    def formats(self, task: Task, turn: Turn) -> tuple[float, float]:
         """The format scores of ``of``."""
-        return self.of.formats(task, text)
+        return self.of.formats(task, turn)
 
     def applied_rule(self, rule: StopRule) -> StopRule | None:
         """As it applies to ``of``."""
@@ -225,14 +226,13 @@ def turn_of(
     A chat server's model may adorn its self-check, the policy never does.
     """
     text = completion.text
-    reading = get_task(problem.task).read(text)
-    if isinstance(completion, RemoteCompletion):
-        text = plain_fields(text)
+    plain = plain_fields(text) if isinstance(completion, RemoteCompletion) else text
+    reading = get_task(problem.task).read(text, truncated=completion.truncated, plain=plain)
     return Turn(
         index=index,
         completion=completion,
-        check=dialogue.read(text[reading.check :]),
-        answer=reading.answer,
+        check=dialogue.read(reading.checked_part(plain)),
+        reading=reading,
         scores=scores_of(completion, reading) if scores_of else NO_SCORES,
     )
 

@@ -31,9 +31,11 @@ class Analysing(Neutral):
         style = get_task(problem.task).style
         return analysis(style, problem.question, draft_of(turns[-1]), turns[-1].index + 1)
 
-    def formats(self, task: Task, text: str) -> tuple[float, float]:
+    def formats(self, task: Task, turn: Turn) -> tuple[float, float]:
         """The task's format score of the text without the analysis."""
-        return task.format_score(without_spans(text, ANALYSIS_OPEN, ANALYSIS_CLOSE)), 0.0
+        return task.format_score(
+            without_spans(turn.completion.text, ANALYSIS_OPEN, ANALYSIS_CLOSE)
+        ), 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,6 @@ from svr_lightning.core.rewards import sections
 from svr_lightning.core.types import Sample
 from svr_lightning.recipes.base import Group, drawn_samples, sample_of
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.tasks import get_task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +83,7 @@ class SVRPlus(SVR):
             yield sample_of(turn, problem, advantages[0])
             return
         text = turn.completion.text
-        check = self_check_start(text, get_task(problem.task).read(text).check)
+        check = self_check_start(text, turn.reading.check)
         if check > 0:
             yield sample_of(turn, problem, advantages[0], (0, check))
         # Without a self-check, its advantage goes to the turn's last token.

@@ -126,9 +126,17 @@ class Task(ABC):
         """A problem from a user's question. It has no reference, so it is not graded."""
         return Problem(id="", task=self.name, question=question, reference="")
 
-    def read(self, completion: str) -> Reading:
-        """The answer of a completion, and which parts of it count."""
-        return read_completion(completion, self.extract_answer, first=self.takes_first)
+    def read(
+        self, completion: str, *, truncated: bool = False, plain: str | None = None
+    ) -> Reading:
+        """The answer of a completion, and which of its text decides: :func:`read_completion`."""
+        return read_completion(
+            completion,
+            self.extract_answer,
+            first=self.takes_first,
+            truncated=truncated,
+            plain=plain,
+        )
 
     @abstractmethod
     def extract_answer(self, completion: str) -> str | None:

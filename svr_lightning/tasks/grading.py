@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from svr_lightning.core.parsing import final_part
 from svr_lightning.core.types import Problem, ScoredTurn, Turn
 from svr_lightning.errors import one_line
 from svr_lightning.tasks import get_task, symbolic
@@ -101,11 +100,11 @@ class Label:
     """Why the grader could not decide; the completion then counts as wrong."""
 
 
-def label(task: Task, completion: str, problem: Problem, grader: Grader | None = None) -> Label:
-    """Grade a completion by its final part; what cannot be graded is wrong, and says why."""
+def label(task: Task, part: str, problem: Problem, grader: Grader | None = None) -> Label:
+    """Grade the final part of a completion; what cannot be graded is wrong, and says why."""
     try:
         grade = (grader or GRADERS["paper"]).grade
-        return Label(grade(task, final_part(completion), problem))
+        return Label(grade(task, part, problem))
     except GradingError as error:
         message = one_line(f"problem {problem.id}: counted as wrong, not graded: {error}")
         log.warning("%s", message)
@@ -143,8 +142,8 @@ def unread_references(problems: Iterable[Problem]) -> list[str]:
     ]
 
 
-Formats = Callable[[Task, str], tuple[float, float]]
-"""Takes a task and a completion's text; returns r_taskfmt and r_scfmt."""
+Formats = Callable[[Task, Turn], tuple[float, float]]
+"""Takes a task and a turn; returns r_taskfmt and r_scfmt."""
 
 
 def score_turns(problem: Problem, turns: Sequence[Turn], formats: Formats) -> list[ScoredTurn]:
@@ -153,16 +152,17 @@ def score_turns(problem: Problem, turns: Sequence[Turn], formats: Formats) -> li
     scored = []
     for turn in turns:
         text = turn.completion.text
-        task_format, self_check_format = formats(task, text)
+        task_format, self_check_format = formats(task, turn)
         scored.append(
             ScoredTurn(
-                correct=label(task, text, problem).correct,
+                correct=label(task, turn.reading.final_part(text), problem).correct,
                 truncated=turn.completion.truncated,
                 verdict=turn.check.verdict if turn.check else None,
                 confidence=turn.check.confidence if turn.check else None,
                 completion_tokens=turn.completion.completion_tokens,
                 task_format=task_format,
                 self_check_format=self_check_format,
+                has_answer=turn.answer is not None,
                 text=text,
                 problem=problem,
             )

@@ -163,10 +163,16 @@ def checked_turns(
             verdict=Verdict.CORRECT if stated > 0.5 else Verdict.INCORRECT, confidence=stated
         )
         text = f"{solution}{written_check(check.verdict, check.confidence, dialogue.interface)}"
-        form = dialogue.formats(task, text)
-        if solution is None or form != (1.0, 1.0) or task.read(text).answer is None:
+        turn = Turn(
+            index=index,
+            completion=RemoteCompletion(text=text),
+            check=check,
+            reading=task.read(text),
+        )
+        form = dialogue.formats(task, turn)
+        if solution is None or form != (1.0, 1.0) or turn.answer is None:
             continue
-        turns.append(Turn(index=index, completion=RemoteCompletion(text=text), check=check))
+        turns.append(turn)
         firsts.append(Document("svr", dialogue.first(problem), text, answer.correct))
     drafts = [*turns, *cut_off]
     if not turns or len(drafts) < 2:

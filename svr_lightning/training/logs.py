@@ -19,7 +19,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.rewards import Reward
-from svr_lightning.core.stopping import Confident, StopRule
+from svr_lightning.core.stopping import Confident, StopRule, ending
 from svr_lightning.core.types import ScoredTurn, StopSignals, Verdict
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.dialogues import Dialogue
@@ -176,8 +176,11 @@ def _self_checks(turns: Sequence[ScoredTurn], rule: StopRule | None) -> dict[str
 
 
 def _stops(rule: StopRule, turn: ScoredTurn) -> bool:
-    """Whether a turn would end its trajectory, were it not the last one; truncated ones do not."""
-    return rule.stops([StopSignals(turn.verdict, turn.confidence, turn.truncated)], 2)
+    """Whether a turn would be accepted, were it not the last one."""
+    answer = None if turn.has_answer else 0
+    signals = StopSignals(turn.verdict, turn.confidence, turn.truncated, answer)
+    end = ending(rule, [signals], 2)
+    return end is not None and end.accepted
 
 
 def _share(flags: Iterable[bool]) -> float:

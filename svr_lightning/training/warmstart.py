@@ -373,9 +373,9 @@ def measure(module: Any, problems: Sequence[Problem]) -> dict[str, float | None]
     for problem, turn, length, text in zip(problems, turns, solved, texts, strict=True):
         task = get_task(problem.task)
         logprobs = turn.sampled.logprobs[:length] or (0.0,)
-        right.append(label(task, turn.completion.text, problem).correct)
-        form.append(dialogue.formats(task, turn.completion.text) == (1.0, 1.0))
-        stated.append(dialogue.read(text[task.read(text).check :]).confidence)
+        right.append(label(task, turn.reading.final_part(turn.completion.text), problem).correct)
+        form.append(dialogue.formats(task, turn) == (1.0, 1.0))
+        stated.append(dialogue.read(task.read(text).checked_part(text)).confidence)
         means.append(fmean(logprobs))
         sums.append(math.fsum(logprobs))
     labels = np.array(right)

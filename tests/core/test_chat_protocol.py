@@ -29,6 +29,7 @@ def part(kind: str, **fields: Any) -> dict[str, Any]:
     return {"type": kind, **fields}
 
 
+REPLY = "<answer>a</answer><self_check>VERDICT: WRONG</self_check>"
 A, B = part("text", text="a"), part("text", text="b")
 THOUGHT = "<think>\na</think>\nb"
 
@@ -47,8 +48,16 @@ THOUGHT = "<think>\na</think>\nb"
             for end in (
                 *("</thinking>", "</THINK>", "</mm:think>", "</think:x>", "</ifm|think_fast>"),
                 *("[/THINK]", "<|END_THINKING|>", "<channel|>", "<|channel|>final<|message|>"),
+                *("<|end_of_thought|>", "<|inner_suffix|>", "</scratchpad>", "</reflection>"),
             )
         ),
+        # Behind an answer and its self-check, the marks are quotations.
+        *(
+            ({"content": f"{REPLY} You wrote {end}b"}, f"{REPLY} You wrote {end}b")
+            for end in ("</think>", "[/THINK]", "</scratchpad>")
+        ),
+        # What the server split stays split.
+        ({"content": "b</think>c", "reasoning": "a"}, "<think>\na</think>\nb</think>c"),
         # The server split the reasoning off, under one of three names: SGLang, vLLM, others.
         ({"content": "b", "reasoning_content": "a\n"}, "<think>\na\n</think>\nb"),
         ({"content": "\nb", "reasoning": "\na\n"}, "<think>\na\n</think>\nb"),
@@ -211,6 +220,27 @@ def test_what_is_no_chat_completion_is_described(body, came):
         ("VERDICT: CORRECT; CONFIDENCE: 9 (of ten)", "CORRECT", 0.8),
         ("VERDICT: CORRECT; CONFIDENCE: -0.95", "CORRECT", 0.0),
         ("VERDICT: CORRECT; CONFIDENCE: 0.95 of course", "CORRECT", 0.95),
+        # A rating on another scale, or in another unit, is no confidence; a 1 would be the surest.
+        ("VERDICT: CORRECT; CONFIDENCE (1-10): 1", "CORRECT", 0.8),
+        ("VERDICT: CORRECT; CONFIDENCE [0-100]: 1", "CORRECT", 0.8),
+        ("VERDICT: CORRECT; CONFIDENCE (%): 1", "CORRECT", 0.8),
+        ("VERDICT: CORRECT; CONFIDENCE (out of 5): 1", "CORRECT", 0.8),
+        ("VERDICT: CORRECT; CONFIDENCE: 1 (1 = guess, 5 = sure)", "CORRECT", 0.8),
+        ("VERDICT: CORRECT; CONFIDENCE: 1, on 1-5", "CORRECT", 0.8),
+        ("VERDICT: CORRECT; CONFIDENCE: 1 percent", "CORRECT", 0.8),
+        ("VERDICT: CORRECT; CONFIDENCE: 1\uff05", "CORRECT", 0.8),
+        ("VERDICT: CORRECT; CONFIDENCE: 1 star", "CORRECT", 0.8),
+        ("VERDICT: CORRECT; CONFIDENCE (0 to 1): 0.95", "CORRECT", 0.95),
+        ("VERDICT: CORRECT; CONFIDENCE: 0.95 [0, 1]", "CORRECT", 0.95),
+        ("VERDICT: CORRECT; CONFIDENCE: 95 %", "CORRECT", 0.95),
+        # Nor is a verdict one that the model takes back.
+        ("VERDICT: CORRECT? No; CONFIDENCE: 0.95", "UNSURE", 0.95),
+        ("VERDICT: CORRECT, no. CONFIDENCE: 0.95", "UNSURE", 0.95),
+        ("VERDICT: CORRECT -> INCORRECT; CONFIDENCE: 0.95", "UNSURE", 0.95),
+        ("VERDICT: CORRECT ; INCORRECT; CONFIDENCE: 0.95", "UNSURE", 0.95),
+        ("VERDICT: CORRECT. No, WRONG; CONFIDENCE: 0.95", "UNSURE", 0.95),
+        ("VERDICT: CORRECT; RIGHT; CONFIDENCE: 0.95", "CORRECT", 0.95),
+        ("VERDICT: CORRECT.\nINCORRECT steps: none. CONFIDENCE: 0.95", "CORRECT", 0.95),
     ],
 )
 def test_a_self_check_of_a_chat_model_is_read_through_its_adornment(text, verdict, confidence):

@@ -64,6 +64,15 @@ def test_it_refines_until_the_rule_accepts():
     assert script.limits == [task.max_completion_tokens] * 2
 
 
+def test_a_sure_turn_without_an_answer_is_followed_by_another():
+    check = "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.95</self_check>"
+    script = Script([reply(check), reply(f"<answer>see above</answer>{check}"), reply(SURE)])
+    result = Controller(script, "countdown").solve(QUESTION)
+    assert (result.accepted, result.answer, len(result.turns)) == (True, "(10/5)*4", 3)
+    alone = Controller(Script([reply(check)]), "countdown", max_turns=1).solve(QUESTION)
+    assert (alone.accepted, alone.answer) == (False, None)
+
+
 @pytest.mark.parametrize(
     ("rule", "turns", "returned"),
     [

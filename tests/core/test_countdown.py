@@ -75,6 +75,7 @@ def test_a_malformed_row_is_refused_in_one_line_that_names_the_field(change, fie
         " \n 3 * ( 1 + 7 ) \n ",
         "3*(7+1)=99",  # only what stands before the first = counts
         "3*(7+1) = 24, which is right",
+        "3*(7+1)=21+3=24",
         "+3*(+7 - -1)",
         "-3*-(7+1)",
         "03*(007+1)",  # compared as integers
@@ -105,6 +106,8 @@ def test_numbers_are_used_as_a_multiset():
     assert not correct("5*2*5*1", twins)
     assert not correct("25*2", twins)
     assert not correct("5*(5*2)/1", twins)
+    # All of them: 3*8 hits the target without the 5.
+    assert not correct("3*8", TASK.from_row({"nums": [3, 8, 5], "target": 24}))
 
 
 def test_division_is_exact():
@@ -211,8 +214,8 @@ def test_any_other_shape_scores_0(text):
 
 
 @pytest.mark.parametrize("name", ["countdown", "countdown_extra1024"])
-def test_every_real_problem_is_solved_by_its_solution_alone(shared_data, name):
-    for row in jsonl(shared_data / f"{name}.jsonl"):
+def test_every_real_problem_is_solved_by_its_solution_alone(benchmarks, name):
+    for row in jsonl(benchmarks / f"{name}.jsonl"):
         problem = TASK.from_row(row)
         assert problem.id == row["id"]
         assert problem.question == TASK.from_row({k: row[k] for k in ("nums", "target")}).question

@@ -266,8 +266,8 @@ def test_any_text_is_graded_without_an_error(text):
 
 
 @pytest.mark.parametrize("name", ["gsm8k_train", "gsm8k_test"])
-def test_every_real_problem_accepts_its_gold_alone(shared_data, name):
-    for row in jsonl(shared_data / f"{name}.jsonl"):
+def test_every_real_problem_accepts_its_gold_alone(benchmarks, name):
+    for row in jsonl(benchmarks / f"{name}.jsonl"):
         hub = TASK.from_row({"question": row["question"], "answer": row["solution"]})
         assert hub == replace(TASK.from_row(row), id="")
         assert TASK.grade(f"<answer>{row['solution']}</answer>", hub)

@@ -388,8 +388,8 @@ WITHOUT_GOLD = {"math/train/5341", "math/train/5343"}  # \boxed{} in the origina
 @pytest.mark.parametrize(
     "name", ["math_train", "math500", "aime26", "amc23", "olympiadbench", "minerva_math"]
 )
-def test_every_real_problem_accepts_its_gold_alone(shared_data, name):
-    for row in jsonl(shared_data / f"{name}.jsonl"):
+def test_every_real_problem_accepts_its_gold_alone(benchmarks, name):
+    for row in jsonl(benchmarks / f"{name}.jsonl"):
         if row["id"] in WITHOUT_GOLD:
             with pytest.raises(ValueError, match="states no answer"):
                 TASK.from_row(row)
@@ -401,8 +401,8 @@ def test_every_real_problem_accepts_its_gold_alone(shared_data, name):
 
 
 @pytest.mark.parametrize("name", ["math_train", "math500", "minerva_math"])
-def test_the_box_of_a_real_solution_is_the_gold(shared_data, name):
-    for row in jsonl(shared_data / f"{name}.jsonl"):
+def test_the_box_of_a_real_solution_is_the_gold(benchmarks, name):
+    for row in jsonl(benchmarks / f"{name}.jsonl"):
         if row["id"] not in WITHOUT_GOLD:
             hub = TASK.from_row({"problem": row["question"], "solution": row["solution"]})
             assert hub.reference == TASK.from_row(row).reference

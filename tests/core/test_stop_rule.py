@@ -49,6 +49,37 @@ def end_of(rule: StopRule | None, turns: Sequence[StopSignals], max_turns: int) 
     return end._replace(accepted=False)
 
 
+# --- an answer that cannot be read ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Confident(),
+        Confident(needs_correct=False),
+        Confident(threshold=0.0),
+        Confident(score="answer_logprob", threshold=-1.0, needs_correct=False),
+        RepeatedAnswer(),
+        Majority(),
+        Posterior(),
+    ],
+)
+def test_a_turn_whose_answer_cannot_be_read_is_never_accepted_by_any_rule(rule):
+    sure = {"verdict": Verdict.CORRECT, "confidence": 0.95, "truncated": False}
+    unread = StopSignals(**sure, answer=0, answer_logprob=-0.5)
+    assert ending(rule, [unread], 3) is None
+    assert ending(rule, [unread] * 3, 3) == Ending(3, 3, stopped_early=False, accepted=False)
+    # Where answers are not known at all, as in the log of another program, the rule decides.
+    known = [unread._replace(answer=answer) for answer in (1, None)]
+    by_answers = isinstance(rule, RepeatedAnswer | Majority | Posterior)
+    assert [ending(rule, [turn] * 2, 2).accepted for turn in known] == [True, not by_answers]
+
+
+def test_a_fixed_number_of_turns_ends_without_being_accepted():
+    assert ending(FixedTurns(turns=1), answers("."), 3) == Ending(1, 1, True, accepted=False)
+    assert ending(FixedTurns(turns=1), answers("a"), 3) == Ending(1, 1, True, accepted=True)
+
+
 # --- the paper's rule and its kin ---------------------------------------------------------------
 
 

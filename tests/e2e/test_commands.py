@@ -90,7 +90,7 @@ def test_test_and_validate_write_their_own_folders(run):
 
 
 @pytest.mark.parametrize("name", ["gsm8k", "math", "countdown"])
-def test_the_real_configurations_run_on_real_rows(name, shared_data, tmp_path, monkeypatch):
+def test_the_real_configurations_run_on_real_rows(name, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     arguments = [
         *("fit", "--config", f"configs/{name}.yaml", "--config", "configs/hardware/cpu_smoke.yaml"),

