@@ -82,7 +82,7 @@ class VerdictSVR(SVR):
             turns = group.trajectories[i].turns
             drawn = rng.randrange(len(turns))
             turn, text = turns[drawn], turns[drawn].completion.text
-            span = verdict_span(text, get_task(group.problem.task).read(text).check)
+            span = verdict_span(text, turn.reading.check)
             if span and turn.check and turn.check.verdict != Verdict.UNSURE:
                 agrees = (turn.check.verdict == Verdict.CORRECT) == group.scored[i][drawn].correct
                 advantage = brier_advantage(turn.sampled, span, agrees, self._characters)

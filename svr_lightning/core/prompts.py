@@ -117,7 +117,7 @@ def refinement_messages(
     )
     heading = f" Your self-verification last turn: {_header(state, interface)}"
     instruction = _instruction(style.reminder, state, interface)
-    return _refinement(style, problem.question, previous, turn, instruction, heading, interface)
+    return _refinement(style, problem.question, state.draft, turn, instruction, heading, interface)
 
 
 def _refinement(
@@ -169,12 +169,13 @@ def in_context(prompt: Sequence[Message], context: Sequence[Message]) -> list[Me
     """
     if not context:
         return list(prompt)
-    head = [one for one in (*prompt[:-1], *context) if one["role"] == "system"]
-    talk = [one for one in (*context, *prompt) if one["role"] != "system"]
-    found: list[Message] = []
+    head = [message for message in (*prompt[:-1], *context) if message["role"] == "system"]
+    talk = [message for message in (*context, *prompt) if message["role"] != "system"]
+    joined: list[Message] = []
     for role, group in groupby([*head, *talk], key=itemgetter("role")):
-        found.append({"role": role, "content": "\n\n".join(one["content"] for one in group)})
-    return found
+        content = "\n\n".join(message["content"] for message in group)
+        joined.append({"role": role, "content": content})
+    return joined
 
 
 def _header(state: PolicyState, interface: SelfCheckFields) -> str:
@@ -195,15 +196,21 @@ def _instruction(answer: str, state: PolicyState, interface: SelfCheckFields) ->
             "COMPLETE solution. Keep <think>...</think> concise so the entire answer (including "
             f"{answer} and the <self_check> block) fits within the budget."
         )
-    correct = state.verdict == Verdict.CORRECT
-    words = "the answer CORRECT" if correct else "the answer likely WRONG or were unsure"
-    number = f" (self-confidence {state.confidence:.2f})" if interface == "joint" else ""
-    judgement, report, field = f"you judged {words}{number}", "VERDICT: CORRECT", "verdict"
     if interface == "confidence":
-        correct = state.confidence >= EVEN
+        is_sure = state.confidence >= EVEN
         judgement = f"you gave your answer a confidence of {state.confidence:.2f}"
-        report, field = "a high CONFIDENCE", "confidence"
-    if correct:
+        report = "a high CONFIDENCE"
+        field = "confidence"
+    else:
+        is_sure = state.verdict == Verdict.CORRECT
+        judgement = "you judged the answer likely WRONG or were unsure"
+        if is_sure:
+            judgement = "you judged the answer CORRECT"
+        if interface == "joint":
+            judgement += f" (self-confidence {state.confidence:.2f})"
+        report = "VERDICT: CORRECT"
+        field = "verdict"
+    if is_sure:
         return (
             f"In your previous attempt {judgement}, with NO external confirmation. Independently "
             "re-derive the single most error-prone step. If it still holds, restate the SAME final "

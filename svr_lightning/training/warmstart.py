@@ -399,7 +399,7 @@ def _solution_tokens(renderer: Any, problem: Problem, turn: Turn) -> int:
     """How many of a turn's tokens come before its self-check, or before its end."""
     completion = turn.sampled
     ids, text = completion.token_ids, completion.text
-    begins = self_check_start(text, get_task(problem.task).read(text).check)
+    begins = self_check_start(text, turn.reading.check)
     if begins == len(text):
         return len(ids) if completion.truncated else len(ids) - 1
     span = begins, begins + 1

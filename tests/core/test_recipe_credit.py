@@ -33,6 +33,7 @@ from tests.recipes import (
     advantages,
     play,
     scripts,
+    single_turn,
     texts,
 )
 
@@ -247,7 +248,8 @@ def test_scrpo_judges_a_correction_by_the_answer_right_before_it():
 def test_scrpo_scores_the_form_of_what_is_left_without_the_analysis():
     task = get_task("countdown")
     assert task.format_score(ANALYSED) < 1
-    assert ScRPO().dialogue.formats(task, ANALYSED) == (1.0, 0.0)
+    (turn,) = single_turn(task.from_row({"nums": [1, 2], "target": 3}), ANALYSED).turns
+    assert ScRPO().dialogue.formats(task, turn) == (1.0, 0.0)
 
 
 def test_scrpo_corrects_nothing_of_problems_that_are_always_or_never_solved():

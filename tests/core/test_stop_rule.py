@@ -369,7 +369,9 @@ def test_a_table_returns_what_turn_after_turn_would(rule, trajectories, max_turn
         seen: list[StopSignals] = []
         for signals in row.signals:
             seen.append(signals)
-            if rule.stops(seen, max_turns) or len(seen) == max_turns:
+            returned = seen[rule.answer_turn(seen, max_turns) - 1]
+            has_answer = isinstance(rule, FixedTurns) or returned.answer > 0
+            if (rule.stops(seen, max_turns) and has_answer) or len(seen) == max_turns:
                 break
         assert outcome.observed[index] == len(seen)
         assert outcome.returned[index] == rule.answer_turn(seen, max_turns)
