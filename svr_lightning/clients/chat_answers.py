@@ -95,16 +95,16 @@ class _Said(NamedTuple):
 
 
 def read_answer(body: bytes, mask: Mask = NOTHING_MASKED) -> RemoteCompletion:
-    """Read a server's answer of status 200; see :func:`read_completion`."""
+    """Read a server's answer of status 200; see :func:`read_chat_completion`."""
     try:
         answer = mask.json(json.loads(body))
     except (ValueError, RecursionError) as error:
         shown, _, _ = error_in(body, mask)
         raise _unreadable(repr(shown) if shown else "nothing", mask) from error
-    return read_completion(answer, mask)
+    return read_chat_completion(answer, mask)
 
 
-def read_completion(answer: Any, mask: Mask = NOTHING_MASKED) -> RemoteCompletion:
+def read_chat_completion(answer: Any, mask: Mask = NOTHING_MASKED) -> RemoteCompletion:
     """The completion in a server's answer, which may be any JSON value.
 
     Args:

@@ -20,8 +20,7 @@ from svr_lightning.clients.chat_answers import ServerError
 from svr_lightning.clients.chat_model import ChatModel
 from svr_lightning.clients.connections import OPEN, Access, Connections, Retries
 from svr_lightning.core.evidence import scores_of_reply
-from svr_lightning.core.parsing import Reading
-from svr_lightning.core.types import AnyCompletion, Decoding, Message, TokenScores
+from svr_lightning.core.types import AnyCompletion, Decoding, Message, Reading, TokenScores
 from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.errors import one_line, typed_line
 from svr_lightning.rollout.driver import completion_of

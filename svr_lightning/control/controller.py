@@ -18,7 +18,7 @@ from svr_lightning.clients.chat_answers import (
     ServerError,
     error_in,
     read_answer,
-    read_completion,
+    read_chat_completion,
     whole,
 )
 from svr_lightning.control.settings import Settings
@@ -64,7 +64,9 @@ def read_reply(reply: Any) -> AnyCompletion:
         reply = read_answer(reply.content)
     if not isinstance(reply, Completion | RemoteCompletion):
         try:
-            reply = read_completion(reply.model_dump() if hasattr(reply, "model_dump") else reply)
+            reply = read_chat_completion(
+                reply.model_dump() if hasattr(reply, "model_dump") else reply
+            )
         except ServerError as error:
             if error.status == 200 and error.temporary:
                 error.args = (

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate
 
-from svr_lightning.core.parsing import Reading, plain_fields, self_check_start, verdict_span
-from svr_lightning.core.types import AnyCompletion, RemoteCompletion, TokenScores
+from svr_lightning.core.parsing import plain_fields, self_check_start, verdict_span
+from svr_lightning.core.types import AnyCompletion, Reading, RemoteCompletion, TokenScores
 
 DIGITS = 3
 """Decimals that are kept of a probability, one more of a mean log-probability. Who shares a batch

@@ -12,12 +12,13 @@ from lightning.pytorch.utilities import rank_zero_info
 from svr_lightning.analysis.records import SampleRecord, unique
 from svr_lightning.analysis.results import Journal, package_versions, write_results, write_samples
 from svr_lightning.core.evidence import scores_of_reply
-from svr_lightning.core.parsing import Reading, self_check_format_score
+from svr_lightning.core.parsing import self_check_format_score
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import (
     AnyCompletion,
     Decoding,
     Problem,
+    Reading,
     RemoteCompletion,
     TokenScores,
     Turn,

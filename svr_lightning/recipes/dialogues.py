@@ -13,7 +13,6 @@ from itertools import cycle, islice
 from typing import Any, ClassVar, NamedTuple
 
 from svr_lightning.core.parsing import (
-    Reading,
     SelfCheckFields,
     parse_self_check,
     plain_fields,
@@ -27,6 +26,7 @@ from svr_lightning.core.types import (
     DraftState,
     Message,
     Problem,
+    Reading,
     RemoteCompletion,
     SelfCheck,
     TokenScores,

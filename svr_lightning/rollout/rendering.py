@@ -14,8 +14,8 @@ from statistics import fmean
 from typing import Any
 
 from svr_lightning.core.evidence import token_scores, token_span
-from svr_lightning.core.parsing import CLOSE_TAG, OPEN_TAG, THINK_CLOSE, Reading
-from svr_lightning.core.types import Completion, Message, Sample, TokenChoice, TokenScores
+from svr_lightning.core.parsing import CLOSE_TAG, OPEN_TAG, THINK_CLOSE
+from svr_lightning.core.types import Completion, Message, Reading, Sample, TokenChoice, TokenScores
 from svr_lightning.errors import ConfigError, typed_line
 
 THINK_OPEN = "<think>"

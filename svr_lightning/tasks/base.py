@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 from svr_lightning.core.parsing import (
     ANSWER_CLOSE,
     ANSWER_OPEN,
-    Reading,
     final_part,
     read_completion,
 )
 from svr_lightning.core.prompts import AnswerStyle, system_prompt
-from svr_lightning.core.types import Problem
+from svr_lightning.core.types import Problem, Reading
 from svr_lightning.tasks.latex import close
 
 Row = Mapping[str, Any]

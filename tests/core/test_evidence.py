@@ -7,8 +7,14 @@ from dataclasses import replace
 import pytest
 
 from svr_lightning.core.evidence import scores_of_reply, token_scores
-from svr_lightning.core.parsing import Reading, parse_self_check, verdict_span
-from svr_lightning.core.types import Completion, FinishReason, RemoteCompletion, TokenScores
+from svr_lightning.core.parsing import parse_self_check, verdict_span
+from svr_lightning.core.types import (
+    Completion,
+    FinishReason,
+    Reading,
+    RemoteCompletion,
+    TokenScores,
+)
 from tests.scripted import RENDERER, TOKENIZER, says
 
 
