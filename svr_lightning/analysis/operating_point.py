@@ -126,11 +126,6 @@ class Certificate(Struct, frozen=True, kw_only=True):
             return ()
         return ("made from a log: prompts, policy and decoding are not recorded",)
 
-    @property
-    def turns(self) -> str:
-        """T_max, in words."""
-        return "at most 1 turn" if self.max_turns == 1 else f"at most {self.max_turns} turns"
-
     def calibrated_on(self, names: Mapping[K, Iterable[str]]) -> set[K]:
         """Which problems, by any of their names, it was calibrated on.
 
@@ -138,6 +133,13 @@ class Certificate(Struct, frozen=True, kw_only=True):
         """
         digests = frozenset(self.data.problems.split())
         return {key for key, own in names.items() if any(_digest(name) in digests for name in own)}
+
+    def calibration_note(self, names: Mapping[K, Iterable[str]]) -> str | None:
+        """Says how many of the problems it was calibrated on; None if it is none of them."""
+        count = len(self.calibrated_on(names))
+        if count == 0:
+            return None
+        return f"the certificate was calibrated on {count} of {len(names)} problems"
 
     def departures(
         self,

@@ -15,6 +15,7 @@ from typing import Any
 
 import svr_lightning
 from svr_lightning.analysis.metrics import measure_all
+from svr_lightning.analysis.operating_point import Certificate, read_operating_point
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.table import TurnTable, turn_tables
 from svr_lightning.core.stopping import StopRule, is_own, rule_from_config
@@ -90,6 +91,15 @@ class Evaluation:
             own = question is not None and asked[question] == 1
             names[dataset, problem] = (name, str(question)) if own else (name,)
         return names
+
+    @property
+    def calibration_note(self) -> str | None:
+        """Says that its policy's certificate was calibrated on some of its problems."""
+        path = setting(self.config, "model", "policy", "path")
+        certificate = read_operating_point(path) if isinstance(path, str) else None
+        if not isinstance(certificate, Certificate):
+            return None
+        return certificate.calibration_note(self.names)
 
     @property
     def how_to_have_all_turns(self) -> str:

@@ -20,7 +20,7 @@ hold on the problems kept for checking; 2: an error of the user.
 import argparse
 import hashlib
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -411,7 +411,7 @@ def _check(options: argparse.Namespace) -> int:
     decoding = certified_settings(recorded.config, recorded.tables)
     if other := certificate.departures(rule, certificate.max_turns, decoding):
         raise ConfigError(f"recorded with {', '.join(other)}; record with the certified settings")
-    tables = _without(recorded, certificate.calibrated_on(recorded.names))
+    tables = _others(recorded, certificate)
     arguments = rule, certificate.promised, certificate.max_turns, str(options.check)
     broken = _broken(_measure(recorded, tables, *arguments), options.confidence)
     message = "no promise is shown to be broken"
@@ -422,10 +422,12 @@ def _check(options: argparse.Namespace) -> int:
     return BROKEN if broken else 0
 
 
-def _without(recorded: Evaluation, calibrated: Collection[tuple[str, str]]) -> Tables:
+def _others(recorded: Evaluation, certificate: Certificate) -> Tables:
     """The problems that share no cluster with those of the calibration, if there are any."""
-    if not calibrated:
+    note = certificate.calibration_note(recorded.names)
+    if note is None:
         return recorded.tables
+    calibrated = certificate.calibrated_on(recorded.names)
     others = {}
     for name, table in recorded.tables.items():
         given = np.array([(name, problem) in calibrated for problem in table.ids])
@@ -433,8 +435,7 @@ def _without(recorded: Evaluation, calibrated: Collection[tuple[str, str]]) -> T
         if rows.any():
             others[name] = table.select(rows)
     rest = "they are left out" if others else "check on new problems, since these show little"
-    count = f"{len(calibrated)} of {len(recorded.names)} problems"
-    _say(f"the certificate was calibrated on {count}; {rest}")
+    _say(f"{note}; {rest}")
     return others or recorded.tables
 
 

@@ -129,6 +129,7 @@ def describe(server: Any, options: argparse.Namespace) -> str:
     else:
         promises = ", ".join(certificate.promises)
         parts.append(f"certificate {certificate.id} ({promises}) of accepted answers alone")
+        parts += (f"it covers no answer: {reason}" for reason in certificate.unrecorded)
     if options.escalate is not None:
         parts.append(f"unsure answers go to {options.escalate_model}")
     return "; ".join(parts) + ";"
@@ -206,8 +207,8 @@ def _rule(options: argparse.Namespace) -> tuple[StopRule, Certificate | None]:
         found = Certificate.read(options.certificate)
         require(
             options.threshold is None and options.max_turns is None,
-            f"--certificate holds for {found.rule} and T_max {found.max_turns} alone; leave out "
-            "--threshold and --max-turns, or certify what you want",
+            f"--certificate holds for {found.rule} and T_max {found.max_turns}, the turns of its "
+            "recording, alone; leave out --threshold and --max-turns, or certify what you want",
         )
     elif options.threshold is not None:
         return Confident(threshold=options.threshold), None

@@ -196,7 +196,7 @@ def controlled(
     if base.certificate is None:
         return controller, []
     drawn = {name: getattr(sampling, name) for name in ("temperature", "top_p", "top_k")}
-    other = controller.departures(base.certificate, **drawn)
+    other = [*controller.departures(base.certificate, **drawn), *base.certificate.unrecorded]
     if request.context:
         other.append(f"{len(request.context)} messages before the question")
     if other:

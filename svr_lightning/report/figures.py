@@ -59,6 +59,10 @@ def all_figures(methods: Sequence[Method]) -> tuple[list[Plot], list[str]]:
             )
         if not run.self_checks:
             notes.append(f"{method.name}: no figures of confidence, because no turn states one.")
+    for method in methods:
+        sources = [source for run in method.runs for source in run.sources]
+        calibration = [source.calibration_note for source in sources]
+        notes += [f"{method.name}: {note}." for note in calibration if note is not None]
     return figures, notes
 
 

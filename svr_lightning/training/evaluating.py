@@ -225,8 +225,8 @@ class PolicyModule(LightningModule):
         """Dialogue, T_max and stopping rule of its evaluations."""
         return self.applied_evaluation.resolve(self.recipe)
 
-    def report_operating_point(self) -> None:
-        """Log that the policy's own rule is used, and which settings void its guarantee."""
+    def report_operating_point(self, stage: str) -> None:
+        """Log that the policy's own rule is used, and what voids its guarantee."""
         own, folder = self.operating_point, self.policy_config.path
         if self.evaluation.stop is not None or own is None:
             return
@@ -249,6 +249,16 @@ class PolicyModule(LightningModule):
             departures.append("other weights than it was written for")
         if departures:
             rank_zero_warn(f"{file} promises nothing for {', '.join(departures)}")
+        parts: Mapping[str, Split] = {"validate": "val", "test": "test"}
+        names = {}
+        if part := parts.get(stage):
+            problems = self.data.problems(part)
+            for source, rows in zip(self.data.sources[part], problems, strict=True):
+                for row in rows:
+                    name = f"{source.name}/{row.id}"
+                    names[name] = (name, row.question)
+        if note := own.calibration_note(names):
+            rank_zero_warn(f"{file}: {note}; its promises say nothing of these")
 
     def quoted_config(self, evaluation: EvaluationConfig | None = None) -> dict[str, Any]:
         """The configuration for results files, with the stopping rule that is used."""

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from svr_lightning.__main__ import main
 from svr_lightning.analysis.operating_point import (
     Certificate,
+    problem_digests,
     read_operating_point,
     weights_digest,
     write_operating_point,
@@ -22,8 +24,10 @@ from svr_lightning.errors import ConfigError
 from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
+from svr_lightning.tiny import COUNTDOWN_TINY
 from svr_lightning.training.config import EvaluationConfig
 from svr_lightning.training.module import SVRModule
+from svr_lightning.training.sources import DataSource, load_problems
 from tests.commands import TINY, jsonl, refused
 from tests.scripted import TOKENIZER
 
@@ -212,3 +216,41 @@ def test_predict_asks_with_a_tuned_policys_own_threshold_and_says_so(tmp_path, c
     assert "operating_point.json; pse at most 0.1; confidence 0.9" in caplog.text
     (record,) = jsonl(tmp_path / "eval" / "predict" / "samples.jsonl")
     assert (record["returned_turn"], record["stopped_early"]) == (2, False)
+
+
+def test_serve_says_of_a_logs_certificate_how_few_turns_it_has_and_that_it_covers_nothing(
+    tmp_path, capsys
+):
+    command = ["certify", "embedded:log", "--max-wrong-accepted", "0.2", "--max-turns", "1"]
+    assert main([*command, "--out", str(tmp_path)]) == 0
+    file = tmp_path / "certificate.json"
+    options = ["--task", "gsm8k", "--upstream", "http://h/v1", "--model", "m"]
+    parsed = parser_of("serve").parse_args([*options, "--certificate", str(file)])
+    line = serve.describe(serve.make_server(parsed), parsed)
+    assert "at most 1 turn;" in line
+    reason = "made from a log: prompts, policy and decoding are not recorded"
+    assert f"it covers no answer: {reason}" in line
+    assert main(["serve", *options, "--certificate", str(file), "--max-turns", "3"]) == 2
+    assert "and T_max 1, the turns of its recording, alone" in capsys.readouterr().err
+
+
+def test_an_evaluation_says_which_problems_a_certificate_was_calibrated_on(tmp_path, capsys):
+    """Of the first three problems of the embedded set two were; the report says so too."""
+    folder = tmp_path / "tuned"
+    shutil.copytree(TOKENIZER.name_or_path, folder)
+    sources = [DataSource(name="dev", task="countdown", path=COUNTDOWN_TINY, split="dev", limit=3)]
+    first, second, _ = load_problems(sources[0])
+    digests = problem_digests([f"dev/{first.id}", second.question])
+    written(folder, rule={}, data={"problems": digests}, decoding={"temperature": 0.0})
+    dev = {**asdict(sources[0]), "columns": None}
+    command = [
+        *("validate", *TINY, "--model.policy.path", str(folder), "--data.val", json.dumps([dev])),
+        *("--model.evaluation.max_turns", "1", "--trainer.default_root_dir", str(tmp_path)),
+        *("--trainer.enable_progress_bar", "false"),
+    ]
+    note = "the certificate was calibrated on 2 of 3 problems"
+    with pytest.warns(UserWarning, match=note):
+        assert main(command) == 0
+    recorded = tmp_path / "eval" / "validate"
+    assert main(["report", f"SVR={recorded}", "--out", str(tmp_path / "report")]) == 0
+    assert f"SVR: {note}" in " ".join(capsys.readouterr().out.split())

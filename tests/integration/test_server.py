@@ -185,6 +185,16 @@ def test_an_answer_names_its_certificate_unless_the_request_departs(upstream, tm
             assert (other["certificate"], other["uncertified"]) == (None, [departure])
 
 
+def test_a_certificate_of_a_log_is_not_known_to_cover_an_answer(upstream, tmp_path):
+    found = certificate(tmp_path, decoding={})
+    own = {"rule": found.rule, "max_turns": found.max_turns, "certificate": found}
+    with serving(in_front_of(upstream.url, **own)) as url:
+        answer = chat(url, temperature=1.9).json()["svr"]
+    assert answer["certificate"] is None
+    reason = "made from a log: prompts, policy and decoding are not recorded"
+    assert answer["uncertified"] == [reason]
+
+
 def text(said: str) -> dict[str, str]:
     return {"type": "text", "text": said}
 
