@@ -7,16 +7,17 @@ The file holds for each of them whether it is right and what it cost on each of 
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from experiments.starts.scores import Scorer
 from svr_lightning.analysis.check_value import FIRST, Ways, ways_of
 from svr_lightning.analysis.choice import Options
-from svr_lightning.analysis.results import read_evaluation
-from svr_lightning.analysis.table import Ints
+from svr_lightning.analysis.results import Evaluation, read_evaluation, setting
+from svr_lightning.analysis.table import Ints, turn_tables
 from svr_lightning.callbacks.before_after import samples_of
 from svr_lightning.errors import require
 
@@ -48,7 +49,7 @@ class Outcomes:
 
 
 def from_runs(runs: Mapping[int, Path]) -> Outcomes:
-    """The outcomes of runs, by the seed of their start.
+    """The outcomes of runs by the seed of their start; beside a run ``plusN`` lies ``startN``.
 
     Raises:
         ConfigError: naming a run that was asked other problems than the first.
@@ -56,18 +57,34 @@ def from_runs(runs: Mapping[int, Path]) -> Outcomes:
     starts = []
     first = None
     for seed, folder in sorted(runs.items()):
-        refined = read_evaluation(folder / "eval" / "after").tables[DATASET]
+        trained = folder / "policy"
+        start = folder.with_name(f"start{seed}")
+        refined = scored(folder / "eval" / "after", trained).tables[DATASET]
         first = first or refined
         require(refined.ids == first.ids, f"{folder}: asked other problems than its counterparts")
-        parts = ("fresh", "fresh_before")
-        trained, untrained = (samples_of(read_evaluation(folder / "eval" / n)) for n in parts)
-        after = ways_of(trained[DATASET], refined)
-        budget = ANSWERS * float(after[FIRST].tokens.mean())
+        fresh = samples_of(scored(folder / "eval" / "fresh", trained))
+        untrained = samples_of(scored(folder / "eval" / "fresh_before", start))
+        after = ways_of(fresh[DATASET], refined)
         before = ways_of(untrained[DATASET])
+        budget = ANSWERS * float(after[FIRST].tokens.mean())
         starts.append(Start(seed=seed, budget=budget, after=after, before=before))
     require(first is not None, "there are no runs; give folders of svr fit")
     assert first is not None
     return Outcomes(ids=first.ids, cluster=first.cluster, starts=starts)
+
+
+def scored(folder: Path, policy: Path) -> Evaluation:
+    """An evaluation with the log-probabilities of solutions, which older recordings lack."""
+    found = read_evaluation(folder)
+    turns = [turn for record in found.records for turn in record.turns]
+    if any(turn.solution_logprob is not None for turn in turns):
+        return found
+    temperature = setting(found.config, "model", "evaluation", "temperature") or 1.0
+    scorer = Scorer(policy, temperature, fresh=found.independent)
+    records = [scorer.scored(record) for record in found.records]
+    print(f"{folder}: {len(turns) - scorer.unlike} of {len(turns)} turns read as they were sampled")
+    rule = found.tables[DATASET].rule
+    return replace(found, records=records, tables=turn_tables(records, rule, found.max_turns))
 
 
 def write(path: Path, outcomes: Outcomes) -> None:

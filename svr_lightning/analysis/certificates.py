@@ -114,8 +114,7 @@ def replay_rules(
     for rule in rules:
         ended = replay(table, rule, max_turns)
         found = ended.problems
-        seen = [t[:end] for t, end in zip(table.signals, found["turns"].tolist(), strict=True)]
-        accepted = np.array([bool(turns) and rule.stops(turns, max_turns) for turns in seen])
+        accepted = ended.accepted
         wrong: NDArray[Any] = 1 - found["final_correct"]
         early = accepted & ended.stopped_early
         columns = {"accepted": accepted, "wrong_accepted": accepted * wrong, "wrong": wrong}

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.core.metrics import DEFINITIONS, NO_VERDICT, VERDICT_CODES, value_of
-from svr_lightning.core.stopping import Rule, StopRule
+from svr_lightning.core.stopping import Rule, StopRule, ending
 from svr_lightning.core.types import StopSignals
 
 Bools = NDArray[np.bool_]
@@ -218,7 +218,8 @@ def _accepted(record: SampleRecord, rule: Rule[Any] | str | None, max_turns: int
         return record.accepted
     seen = record.signals[: record.observed]
     if isinstance(rule, StopRule) and seen:
-        return rule.stops(seen, max_turns)
+        end = ending(rule, seen, max_turns)
+        return end is not None and end.accepted
     return record.stopped_early
 
 

@@ -1,5 +1,6 @@
 """The table of the starts, on outcomes worked out by hand and on the published file."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from experiments.starts import outcomes
 from experiments.starts.outcomes import Outcomes, Start
 from experiments.starts.table import entry, t_interval, table
 from svr_lightning.analysis import check_value as ways
-from svr_lightning.analysis.choice import Options
+from svr_lightning.analysis.choice import Options, choose, draw
 
 PUBLISHED = Path(__file__).parents[2] / "experiments" / "starts" / "results" / "outcomes.npz"
 
@@ -63,3 +64,17 @@ def test_what_is_written_is_read_again(tmp_path):
     read = outcomes.read(tmp_path / "outcomes.npz")
     assert (read.ids, read.cluster.tolist()) == (given.ids, given.cluster.tolist())
     assert table(read) == table(given)
+
+
+def test_the_published_table_is_that_of_the_published_outcomes():
+    """Of one start and two ways: the whole table takes seconds."""
+    read = outcomes.read(PUBLISHED)
+    published = json.loads(PUBLISHED.with_name("table.json").read_text())
+    assert published["starts"] == [start.seed for start in read.starts]
+    assert published["problems"] == len(read.ids) == 377
+    first = read.starts[0]
+    draws = draw(read.cluster, resamples=1)
+    for way in (ways.PAPER, ways.TRACE):
+        for when, known in (("after", first.after), ("before", first.before)):
+            (found,) = choose(known[way], [first.budget], draws)
+            assert found.accuracy[0] == published["ways"][way][when]["by_start"][0]

@@ -259,6 +259,8 @@ def test_the_best_of_a_column_is_bold_and_the_second_underlined_in_every_form(tm
     assert "| first | **1.000** |" in md
     assert "| second | <ins>0.667</ins> |" in md
     html = page(methods, [], [], tables)
+    assert '<abbr title="early stop rate">ESR</abbr>' in html
+    assert '<abbr title="area under risk and coverage">AURC</abbr>' in html
     assert '<td class="best">1.000</td>' in html
     assert html.count('<td class="second">0.667</td>') == 2
     # One row, or equal ones, have no best.
