@@ -24,13 +24,13 @@ from svr_lightning.core.types import (
     Message,
     Problem,
     RemoteCompletion,
-    SelfCheck,
     Turn,
     Verdict,
 )
-from svr_lightning.recipes.dialogues import PromptRequest, SelfVerifying
+from svr_lightning.recipes.dialogues import PromptRequest, SelfVerifying, turn_of
 from svr_lightning.rollout.rendering import THINK_OPEN, Renderer, end_of_turn
 from svr_lightning.tasks import Task, get_task
+from svr_lightning.tasks.grading import label
 
 Target = Literal["mixed", "random"]
 """What a taught self-check states: half the label and half the problem's pass rate, or a draw."""
@@ -153,24 +153,18 @@ def checked_turns(
         if answer.truncated:
             text = f"{THINK_OPEN}\n{_TAGS.sub('', answer.text).strip()}"
             completion = RemoteCompletion(text=text, finish_reason=FinishReason.LENGTH)
-            cut_off.append(Turn(index=index, completion=completion, check=dialogue.read(text)))
+            cut_off.append(turn_of(dialogue, problem, index, completion))
             continue
         solution = written_solution(task, answer.text)
         stated = rng.randrange(1, LEVELS) / LEVELS
         if target == "mixed":
             stated = target_confidence(bool(answer.correct), pass_rate)
-        check = SelfCheck(
-            verdict=Verdict.CORRECT if stated > 0.5 else Verdict.INCORRECT, confidence=stated
-        )
-        text = f"{solution}{written_check(check.verdict, check.confidence, dialogue.interface)}"
-        turn = Turn(
-            index=index,
-            completion=RemoteCompletion(text=text),
-            check=check,
-            reading=task.read(text),
-        )
+        verdict = Verdict.CORRECT if stated > 0.5 else Verdict.INCORRECT
+        text = f"{solution}{written_check(verdict, stated, dialogue.interface)}"
+        turn = turn_of(dialogue, problem, index, RemoteCompletion(text=text))
+        correct = label(task, turn.reading.final_part(text), problem).correct
         form = dialogue.formats(task, turn)
-        if solution is None or form != (1.0, 1.0) or turn.answer is None:
+        if solution is None or correct != answer.correct or form != (1.0, 1.0):
             continue
         turns.append(turn)
         firsts.append(Document("svr", dialogue.first(problem), text, answer.correct))

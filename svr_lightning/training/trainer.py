@@ -34,7 +34,7 @@ from svr_lightning.training.checkpoint import DurableCheckpointIO
 from svr_lightning.training.distributed import failing_together, own_strategy
 from svr_lightning.training.export import export_policy
 from svr_lightning.training.logs import CSVLog
-from svr_lightning.training.warmstart import WarmStart, WarmStartConfig
+from svr_lightning.training.warmstart import PLAIN, WarmStart, WarmStartConfig
 
 
 class RolloutFetcher(_DataFetcher):
@@ -272,8 +272,9 @@ class SVRTrainer(Trainer):
             start: how.
         """
         root = Path(self.default_root_dir)
+        unfinished = any((root / PLAIN).glob(".journal*"))
         require(
-            not (root / "policy").exists(),
+            unfinished or not (root / "policy").exists(),
             f"{root} holds another run ({root / 'policy'}); give this one a "
             "--trainer.default_root_dir of its own",
         )

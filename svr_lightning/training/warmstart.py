@@ -52,6 +52,8 @@ SENTENCES = {
     "math": r"Please reason step by step, and put your final answer within \boxed{}.",
 }
 """What a plain prompt adds to the question. Other tasks: their form of an answer."""
+PLAIN = Path("eval") / "plain"
+"""Where in a run's folder the plain answers are."""
 _QUESTION = "{question}"
 FEWEST = 8
 """Right and wrong answers that there have to be: with fewer there is nothing to tell apart."""
@@ -161,18 +163,19 @@ class WarmStart:
         self.facts |= {"held_out": measured, "minutes_measuring": self._minutes()}
         shown = {k: "undefined" if v is None else f"{v:.3f}" for k, v in measured.items()}
         rank_zero_info(_MEASURED.format(n=len(self.held_out), **shown))
-        rank_zero_info(f"policy: {export_policy(self.module, self.root)}")
         write_json(self.root / "warmstart.json", self.facts)
-        evaluator.finish(self.module.quoted_config())
+        rank_zero_info(f"policy: {export_policy(self.module, self.root)}")
+        evaluator.finish(self.module.quoted_config())  # removes the journal, so it comes last
         checkpoint.unlink(missing_ok=True)
 
     def _turns(self, records: Sequence[SampleRecord]) -> list[Encoded]:
         """The turns to train on, from the plain answers."""
         answers = [turn for record in records for turn in record.turns]
+        count = max(len(answers), 1)
         facts = {
             "answers": len(answers),
-            "solved": fmean([float(turn.correct or 0) for turn in answers] or [0.0]),
-            "cut_off": fmean([float(turn.truncated) for turn in answers] or [0.0]),
+            "solved": sum(bool(turn.correct) for turn in answers) / count,
+            "cut_off": sum(turn.truncated for turn in answers) / count,
             "minutes_sampling": self._minutes(),
         }
         rank_zero_info(_SAMPLED.format(problems=len(records), **facts))
@@ -274,7 +277,7 @@ def _plain_evaluator(
         config,
         recipe=PlainAnswers(sentence=sentence),
         renderer=module.actor.renderer,
-        folder=root / "eval" / "plain",
+        folder=root / PLAIN,
         seed=module.seed,
         fingerprint=fingerprint,
         sampling=module.actor.sampling,
@@ -312,11 +315,11 @@ def encoded_turns(
             same = renderer.completion_text(learned) == document.completion
             if same and len(turn.ids) <= renderer.max_model_len:
                 encoded.append(turn)
-                labels.append(document.correct)
-    right = sum(map(bool, labels))
+                labels.append(bool(document.correct))
+    right = sum(labels)
     wrong = len(labels) - right
     require(
-        min(right, wrong) >= FEWEST,
+        min(right, wrong) >= FEWEST or (start.target == "random" and len(labels) >= FEWEST),
         f"of the plain answers {right} right and {wrong} wrong ones could be written as turns, and "
         f"a self-check is learned from at least {FEWEST} of each: give more problems, easier or "
         "harder ones, a larger model.sampling.max_completion_tokens, or a start.prompt that asks "
@@ -340,9 +343,9 @@ def freeze_lower_layers(model: Any, share: float) -> None:
     """
     if share == 1 or is_adapted(model):
         return
-    layers = getattr(model.get_decoder(), "layers", None)
+    layers = list(getattr(model.get_decoder(), "layers", ()))
     require(
-        layers is not None,
+        bool(layers),
         f"start.train_layers={share}: a {type(model).__name__} has no list of layers; set 1",
     )
     model.requires_grad_(False)

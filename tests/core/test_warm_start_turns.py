@@ -43,10 +43,10 @@ WRONG = answer("2 and 2 is 5.\n#### 5", correct=False)
 CUT = answer("2 and 2 and then", correct=False, truncated=True)
 
 
-def turns(answers, seed=0, target="mixed", max_turns=5, dialogue=None):
+def turns(answers, seed=0, target="mixed", max_turns=5, dialogue=None, problem=PROBLEM):
     rng = random.Random(seed)
     return checked_turns(
-        dialogue or SelfVerifying(), PROBLEM, answers, target, rng, max_turns=max_turns
+        dialogue or SelfVerifying(), problem, answers, target, rng, max_turns=max_turns
     )
 
 
@@ -155,7 +155,8 @@ def test_a_random_target_does_not_depend_on_the_labels():
     relabelled = [replace(WRONG, correct=True), replace(RIGHT, correct=False)]
     for seed in range(20):
         as_labelled = turns([WRONG, RIGHT], seed, target="random")
-        otherwise = turns(relabelled, seed, target="random")
+        five = replace(PROBLEM, reference="5")
+        otherwise = turns(relabelled, seed, target="random", problem=five)
         written = [(turn.messages, turn.completion) for turn in as_labelled]
         assert written == [(turn.messages, turn.completion) for turn in otherwise]
 
@@ -172,3 +173,7 @@ def test_the_self_check_has_the_fields_that_the_method_asks_for(interface, check
     assert written_check(Verdict.CORRECT, 0.95, interface) == check
     (turn,) = turns([RIGHT], dialogue=SelfVerifying(interface))
     assert turn.completion.endswith(f"</answer>{check}")
+
+
+def test_an_answer_that_the_form_would_grade_otherwise_is_left_out():
+    assert turns([replace(RIGHT, correct=False)]) == []

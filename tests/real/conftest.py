@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from experiments.real.model import convert, gguf_file, missing_package
+from experiments.real.model import make, missing_package
 from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.policy.policy import Policy
 
@@ -16,7 +16,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if reason := missing_package():
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("real") / "model"
-    convert(gguf_file(), folder)
+    make("smollm2", folder)
     return folder
 
 

@@ -1,7 +1,8 @@
 """A task that pays different texts differently, so that groups of untaught answers differ."""
 
+from svr_lightning.core.prompts import AnswerStyle
 from svr_lightning.core.types import Problem
-from svr_lightning.tasks.base import Row, Task
+from svr_lightning.tasks.base import Row, Task, last_answer
 from svr_lightning.tasks.gsm8k import GSM8K
 
 
@@ -21,3 +22,21 @@ class Vowels(Task):
 
     def format_score(self, completion: str) -> float:
         return sum(letter in "aeiou" for letter in completion) / max(len(completion), 1)
+
+
+class LastWord(Vowels):
+    """The answer is the last word, and always wrong."""
+
+    style = AnswerStyle(
+        role="You name things.",
+        request="<answer>YOUR_ANSWER</answer>",
+        reminder="<answer></answer>",
+        draft_limit=200,
+    )
+
+    def extract_answer(self, completion: str) -> str | None:
+        words = (last_answer(completion) or completion).split()
+        return words[-1] if words else None
+
+    def format_score(self, completion: str) -> float:
+        return float("<answer>" in completion)

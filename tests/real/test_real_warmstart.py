@@ -1,0 +1,56 @@
+"""``svr warmstart`` on a pretrained language model that has never seen a self-check."""
+
+import json
+
+import pytest
+
+from svr_lightning.__main__ import main
+from tests.commands import jsonl, refused
+
+pytestmark = pytest.mark.real
+COLOURS = [
+    "red",
+    "blue",
+    "green",
+    "white",
+    "black",
+    "yellow",
+    "brown",
+    "pink",
+    "grey",
+    "orange",
+    "purple",
+    "gold",
+]
+
+
+def test_it_learns_the_form_from_its_own_words(model_folder, tmp_path, capsys):
+    rows = tmp_path / "rows.jsonl"
+    asked = [{"id": name, "question": f"Name a thing that is {name}."} for name in COLOURS]
+    rows.write_text("".join(json.dumps(row) + "\n" for row in asked))
+    run = [
+        "warmstart",
+        f"--model.policy.path={model_folder}",
+        "--model.policy.max_prompt_tokens=256",
+        "--model.policy.max_model_len=512",
+        "--model.sampling.max_completion_tokens=24",
+        f"--data.train={{name: things, task: tests.real.vowels.LastWord, path: {rows}}}",
+        f"--trainer.default_root_dir={tmp_path / 'run'}",
+        "--trainer.logger=false",
+        "--start.prompt=Reply with one word.",
+        "--start.held_out=2",
+        "--start.samples=2",
+        "--start.passes=0.5",
+    ]
+    assert "at least 8 of each" in refused(capsys, *run)  # the task's answers are all wrong
+    # A target that is drawn needs no labels. The plain answers are not sampled again.
+    assert main([*run, "--start.target=random"]) == 0
+    answers = jsonl(tmp_path / "run" / "eval" / "plain" / "samples.jsonl")
+    assert len(answers) == 10
+    assert not any("<self_check>" in turn["text"] for one in answers for turn in one["turns"])
+    facts = json.loads((tmp_path / "run" / "warmstart.json").read_text())
+    assert facts["answers"] == 20
+    assert 8 <= facts["turns"] <= 30
+    assert facts["minutes_sampling"] < 0.1
+    assert facts["held_out"]["auroc_confidence"] is None  # all are wrong
+    assert (tmp_path / "run" / "policy" / "svr.json").is_file()
