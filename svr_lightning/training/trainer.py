@@ -283,7 +283,7 @@ class SVRTrainer(Trainer):
             "svr warmstart runs in one process: set trainer.devices=1 and trainer.strategy=auto",
         )
         require(
-            model.in_process,
+            model.engine is None or model.engine.reads_tokens,
             f"model.engine={type(model.engine).__name__} is a server with weights of its own, "
             "which nothing here can train; leave it out",
         )

@@ -7,7 +7,8 @@ become turns of SVR's form, whose self-checks state half the label and half the 
 
 import hashlib
 import math
-from collections.abc import Generator, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -18,20 +19,18 @@ import numpy as np
 from lightning.pytorch.utilities import rank_zero_info
 
 from svr_lightning.analysis.records import SampleRecord
-from svr_lightning.core.evidence import token_span
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.parsing import self_check_start
 from svr_lightning.core.ranges import Count, Positive, Range, check_fields
 from svr_lightning.core.seeds import SeedContext
-from svr_lightning.core.types import AnyCompletion, Decoding, Message, Problem, Turn
+from svr_lightning.core.types import Decoding, Message, Problem, Turn
 from svr_lightning.engines.acting_weights import is_adapted
-from svr_lightning.engines.base import Request
 from svr_lightning.errors import require
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.files import finite, write_json
 from svr_lightning.policy.policy import seconds_now
-from svr_lightning.recipes.dialogues import Dialogue, PromptRequests, SelfVerifying, ask
+from svr_lightning.recipes.dialogues import Dialogue, SelfVerifying, chain
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.rollout.driver import Driver, Job
 from svr_lightning.tasks import Task, get_task
@@ -57,8 +56,6 @@ PLAIN = Path("eval") / "plain"
 _QUESTION = "{question}"
 FEWEST = 8
 """Right and wrong answers that there have to be: with fewer there is nothing to tell apart."""
-CHECK_TOKENS = 64
-"""Longest self-check that is read greedily."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,30 +354,31 @@ def freeze_lower_layers(model: Any, share: float) -> None:
 
 
 def measure(module: Any, problems: Sequence[Problem]) -> dict[str, float | None]:
-    """One sampled first turn on each problem, whose self-check is then decoded greedily.
+    """One sampled first turn on each problem, its self-check decoded greedily.
 
     A turn that was cut off states nothing. The log-probabilities are of the solution's tokens.
     """
-    module.actor.weights_replaced()
-    driver = Driver(module.engine, module.actor.renderer, run_seed=module.seed, step=1)
+    renderer = module.actor.renderer
     dialogue = module.recipe.dialogue
-    jobs = [Job(one, 0, _first_turn(dialogue, one), module.sampling) for one in problems]
+    driver = Driver(module.engine, renderer, run_seed=module.seed, step=1, greedy_check=True)
+    jobs = [Job(one, 0, chain(dialogue, one, 0, 1), module.sampling) for one in problems]
+    module.actor.weights_replaced()
     with module.actor.sampling(1):
-        turns: list[Turn] = [turn for _, turn in sorted(driver.stream(jobs), key=lambda e: e[0])]
-        solved = [
-            _solution_tokens(module.actor.renderer, problem, turn)
-            for problem, turn in zip(problems, turns, strict=True)
-        ]
-        texts = _with_greedy_checks(module, turns, solved)
+        trajectories = dict(driver.stream(jobs))
     right, form, stated, means, sums = [], [], [], [], []
-    for problem, turn, length, text in zip(problems, turns, solved, texts, strict=True):
+    for number, problem in enumerate(problems):
+        (turn,) = trajectories[number].turns
+        text = turn.completion.text
         task = get_task(problem.task)
-        logprobs = turn.sampled.logprobs[:length] or (0.0,)
-        right.append(label(task, turn.reading.final_part(turn.completion.text), problem).correct)
+        begins = self_check_start(text, turn.reading.check)
+        characters = renderer.characters(turn.sampled.token_ids)
+        lengths = range(1, len(turn.sampled.token_ids) + 1)
+        solution = turn.sampled.logprobs[: bisect_right(lengths, begins, key=characters)]
+        right.append(label(task, turn.reading.final_part(text), problem).correct)
         form.append(dialogue.formats(task, turn) == (1.0, 1.0))
-        stated.append(dialogue.read(task.read(text).checked_part(text)).confidence)
-        means.append(fmean(logprobs))
-        sums.append(math.fsum(logprobs))
+        stated.append(turn.check.confidence)
+        means.append(fmean(solution or [0.0]))
+        sums.append(math.fsum(solution))
     labels = np.array(right)
     return {
         "right": fmean(right),
@@ -389,43 +387,3 @@ def measure(module: Any, problems: Sequence[Problem]) -> dict[str, float | None]
         "auroc_logprob_mean": finite(auroc(np.array(means), labels)),
         "auroc_logprob_sum": finite(auroc(np.array(sums), labels)),
     }
-
-
-def _first_turn(
-    dialogue: Dialogue, problem: Problem
-) -> Generator[PromptRequests, Sequence[AnyCompletion], Turn]:
-    (turn,) = yield from ask(dialogue, problem, [()])
-    return turn
-
-
-def _solution_tokens(renderer: Any, problem: Problem, turn: Turn) -> int:
-    """How many of a turn's tokens come before its self-check, or before its end."""
-    completion = turn.sampled
-    ids, text = completion.token_ids, completion.text
-    begins = self_check_start(text, turn.reading.check)
-    if begins == len(text):
-        return len(ids) if completion.truncated else len(ids) - 1
-    span = begins, begins + 1
-    return token_span(span, len(ids), lambda k: len(renderer.completion_text(ids[:k])))[0]
-
-
-def _with_greedy_checks(module: Any, turns: Sequence[Turn], solved: Sequence[int]) -> list[str]:
-    """The text of each turn, what follows its solution decoded greedily."""
-    engine, renderer = module.engine, module.actor.renderer
-    texts = [turn.completion.text for turn in turns]
-    waiting = {}
-    for number, (turn, length) in enumerate(zip(turns, solved, strict=True)):
-        ids = turn.sampled.token_ids[:length]
-        prompt = (*turn.sampled.prompt_ids, *ids)
-        room = min(CHECK_TOKENS, renderer.max_model_len - len(prompt))
-        if turn.completion.truncated or room < 1:
-            continue
-        waiting[number] = ids
-        greedy = Decoding(temperature=0.0, max_completion_tokens=room)
-        engine.submit(Request(id=number, prompt_ids=prompt, sampling=greedy))
-    while waiting:
-        for output in engine.step():
-            texts[output.id] = renderer.completion_text(
-                (*waiting.pop(output.id), *output.token_ids)
-            )
-    return texts

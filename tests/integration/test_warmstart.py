@@ -142,8 +142,8 @@ def test_what_cannot_be_taught_is_refused_in_one_line(tmp_path, capsys):
     task = f"{Listed.__module__}.{Listed.__qualname__}"
     source = f"--data.train={{name: lists, task: {task}, path: {rows}}}"
     assert "without a YOUR_ANSWER" in refused(capsys, *base, source)
-    (tmp_path / "run" / "policy").mkdir(parents=True)
-    assert "holds another run" in refused(capsys, *base)
+    (tmp_path / "other" / "policy").mkdir(parents=True)
+    assert "holds another run" in refused(capsys, *words(tmp_path / "other"))
 
 
 def test_all_weights_train_at_a_share_of_one():
