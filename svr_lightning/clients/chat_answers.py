@@ -21,6 +21,7 @@ from svr_lightning.core.types import FinishReason, RemoteCompletion
 TIMED_OUT = 408
 """The status of an answer that did not come in time."""
 _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
+_THINK_TAG = re.compile(r"<(/?)think>", re.IGNORECASE)
 _OTHER_CLOSE = re.compile(
     r"</(?:\w+[:|])?(?:think\w*|thought|reasoning)(?::\w+)?\s*>|\[/THINK\]|\u25c1/think\u25b7"
     r"|<\|(?:\w+:)?end_think\w*(?::\w+)?\|>|<channel\|>"
@@ -221,8 +222,12 @@ def _tokens(logprobs: Any) -> tuple[tuple[str, float], ...]:
 def whole(reasoning: str, content: str, cut: bool = False) -> str:
     """The completion as the policy wrote it, with reasoning that the server separated.
 
-    SPEC rule 1: a ``<think>`` that the template opened belongs to the text.
+    SPEC rule 1: a ``<think>`` that the template opened belongs to the text. Where the server
+    separated the reasoning, the split is the server's: a tag that either part quotes is made none.
     """
+    if reasoning:
+        reasoning = _THINK_TAG.sub(r"<\1 think>", reasoning)
+        content = _THINK_TAG.sub(r"<\1 think>", content)
     replied = _reply_end(content)  # what follows a whole reply quotes a mark, and closes nothing
     if not reasoning and _THINK_CLOSE not in content:
         ends = [mark.end() for mark in _OTHER_CLOSE.finditer(content, 0, replied)]

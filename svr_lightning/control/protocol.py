@@ -15,6 +15,7 @@ from svr_lightning.core.parsing import (
     ANSWER_OPEN,
     CLOSE_TAG,
     OPEN_TAG,
+    THINK_OPEN,
     final_part,
     self_check_start,
     without_spans,
@@ -225,8 +226,9 @@ def answer_text(completion: str) -> str:
         >>> answer_text("<think>6*7</think>So <answer>42</answer> VERDICT: CORRECT")
         'So 42'
     """
-    text = without_spans(final_part(completion), OPEN_TAG, CLOSE_TAG)
-    text = text[: self_check_start(text)]  # one that was cut off
+    text = final_part(completion).partition(THINK_OPEN)[0]  # of reasoning that was cut off
+    text = without_spans(text, OPEN_TAG, CLOSE_TAG)
+    text = text[: self_check_start(text)]
     answered = text.rfind(ANSWER_CLOSE)
     check = _CHECK.search(text, answered) if answered >= 0 else None
     if check is not None:

@@ -16,6 +16,7 @@ from svr_lightning.core.parsing import parse_self_check, plain_fields
 from svr_lightning.core.types import Decoding
 from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.errors import ConfigError
+from svr_lightning.tasks import get_task
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3}
 
@@ -63,6 +64,10 @@ THOUGHT = "<think>\na</think>\nb"
         ({"content": "\nb", "reasoning": "\na\n"}, "<think>\na\n</think>\nb"),
         ({"content": "b", "thinking": "a"}, THOUGHT),
         ({"content": None, "reasoning": "a"}, "<think>\na</think>\n"),
+        # A tag that either part quotes does not move the server's split.
+        ({"content": "b</think>c", "reasoning": "a"}, "<think>\na</think>\nb</ think>c"),
+        ({"content": "b", "reasoning": "a</think>x"}, "<think>\na</ think>x</think>\nb"),
+        ({"content": "<THINK>b", "reasoning": "a<think>"}, "<think>\na< think></think>\n< think>b"),
         # Content in parts: OpenAI, Mistral, Claude, other clients.
         ({"content": [A, B]}, "ab"),
         ({"content": ["b", "c"]}, "bc"),
@@ -75,6 +80,20 @@ THOUGHT = "<think>\na</think>\nb"
 )
 def test_reasoning_stands_before_the_content_as_the_policy_wrote_it(message, text):
     assert read_answer(answer(message)).text == text
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": "<answer>9</answer>", "reasoning": "I end with </think><answer>1</answer>"},
+        {"content": "<answer>9</answer> </think>", "reasoning": "a"},
+        {"content": "<answer>9</answer> <think> is a tag", "reasoning_content": "a"},
+        {"content": [part("thinking", thinking="</think> 1"), "<answer>9</answer></THINK>"]},
+    ],
+)
+def test_the_answer_is_read_behind_the_split_of_the_server(message):
+    text = read_answer(answer(message)).text
+    assert get_task("countdown").read(text).answer == "9"
 
 
 def test_reasoning_that_reached_the_limit_is_not_closed():

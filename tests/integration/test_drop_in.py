@@ -36,6 +36,8 @@ CHECK = "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>"
         ("<answer>a < b</answer> I am sure of the verdict.", "a < b I am sure of the verdict."),
         ("42", "42"),
         (CHECK, ""),
+        ("<think>\n6*7 is", ""),  # cut off
+        ("<think>a</think>42, not </think>41", "42, not </think>41"),
     ],
 )
 def test_the_text_of_an_answer_has_no_tags_and_no_self_check(completion, text):
