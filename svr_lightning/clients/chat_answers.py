@@ -222,12 +222,10 @@ def _tokens(logprobs: Any) -> tuple[tuple[str, float], ...]:
 def whole(reasoning: str, content: str, cut: bool = False) -> str:
     """The completion as the policy wrote it, with reasoning that the server separated.
 
-    SPEC rule 1: a ``<think>`` that the template opened belongs to the text. Where the server
-    separated the reasoning, the split is the server's: a tag that either part quotes is made none.
+    SPEC rule 1: a ``<think>`` that the template opened belongs to the text. The split of a server
+    stays: a tag that its reasoning quotes is made none.
     """
-    if reasoning:
-        reasoning = _THINK_TAG.sub(r"<\1 think>", reasoning)
-        content = _THINK_TAG.sub(r"<\1 think>", content)
+    reasoning = _THINK_TAG.sub(r"<\1 think>", reasoning)
     replied = _reply_end(content)  # what follows a whole reply quotes a mark, and closes nothing
     if not reasoning and _THINK_CLOSE not in content:
         ends = [mark.end() for mark in _OTHER_CLOSE.finditer(content, 0, replied)]
