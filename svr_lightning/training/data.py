@@ -83,7 +83,8 @@ class SVRDataModule(LightningDataModule):
             own setting limits how many it completes at a time.
         local_files: by the name of a hub data set, a local file or folder to read instead, or an
             embedded set. A file is read completely, so ``split``, ``subset``, ``revision`` and
-            ``select`` do not apply. A data set whose own ``path`` is local keeps that path.
+            ``select`` do not apply; give validation a file of its own. A data set whose own
+            ``path`` is local keeps that path.
         seed: with the epoch, decides the order of training problems.
         on_bad_row: ``error`` ends the run when a row of any data set cannot be used; ``skip``
             leaves such rows out with a warning that counts them.

@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -29,10 +29,12 @@ from svr_lightning.tasks.grading import check_reference, unread_references
 from svr_lightning.tiny import EMBEDDED
 
 OnBadRow = Literal["error", "skip"]
-CountdownSplit = Literal["countdown_train", "countdown_eval"]
+CountdownSplit = Literal["countdown_train", "countdown_eval", "countdown_val"]
+Selection = CountdownSplit | Literal["held_out", "all_but_held_out"]
 
 TRAINING_ROWS, EVALUATION_ROWS = 50_000, 1_000
-"""Sizes of the paper's Countdown split."""
+"""Sizes of the paper's Countdown split; there are as many rows to validate."""
+HELD_OUT_ROWS = 500
 
 MAX_CHARACTERS = 100_000
 """Longest question or reference; a longer one is a file in the wrong column, not a problem."""
@@ -61,8 +63,10 @@ class DataSource:
     """The hub's configuration name (``main`` of openai/gsm8k), or a folder's sub-folder."""
     revision: str | None = None
     """Hub revision to pin."""
-    select: CountdownSplit | None = None
-    """The paper's Countdown split: 50,000 rows to train on, or 1,000 others to evaluate."""
+    select: Selection | None = None
+    """The paper's Countdown split: 50,000 rows to train on, 1,000 others to evaluate, and 1,000
+    more to validate; or, of any data set, 500 rows ``held_out`` of training to validate, and all
+    the others."""
     limit: Count | None = None
     """Only the first rows, after ``select``."""
     columns: dict[str, str] | None = None
@@ -178,8 +182,7 @@ def _read(source: DataSource) -> list[tuple[int, str, Any]]:
         places, rows = [f"{local.name}{at}" for at, _ in read], [row for _, row in read]
     else:
         rows = _table(source, local)
-    chosen = countdown_split(len(rows), source.select) if source.select else range(len(rows))
-    chosen = chosen[: source.limit]
+    chosen = _selected(len(rows), source.select)[: source.limit]
     picked = [rows[i] for i in chosen] if isinstance(rows, list) else rows.select(chosen)
     return [
         (i, places[i] if places else f"row {i}", row) for i, row in zip(chosen, picked, strict=True)
@@ -267,26 +270,42 @@ def _table(source: DataSource, local: Path) -> Any:
         raise ValueError(f"load_dataset({request}) raised {fault}. Check {cure}") from error
 
 
+def _selected(pool: int, part: Selection | None) -> Sequence[int]:
+    """[n] row numbers that ``select`` leaves of ``pool`` rows. Raises ValueError for too few."""
+    if part is None:
+        return range(pool)
+    if part not in ("held_out", "all_but_held_out"):
+        return countdown_split(pool, part)
+    if pool <= HELD_OUT_ROWS:
+        raise ValueError(f"select: {part} needs more than {HELD_OUT_ROWS} rows, there are {pool}")
+    drawn = np.random.default_rng(0).permutation(pool)[:HELD_OUT_ROWS].tolist()
+    held_out = set(drawn)
+    return [index for index in range(pool) if (index in held_out) == (part == "held_out")]
+
+
 def countdown_split(pool: int, part: CountdownSplit) -> list[int]:
     """[n] row numbers of the paper's Countdown split, among ``pool`` rows.
 
-    Training rows are the first 50,000 of a permutation with seed 42; 1,000 evaluation rows are
-    drawn with seed 0 from the rest. Equal to ``shuffle(seed=...)`` of the ``datasets`` package.
+    Training rows are the first 50,000 of a permutation with seed 42; 1,000 evaluation rows and
+    after them 1,000 validation rows are drawn with seed 0 from the rest. Equal to
+    ``shuffle(seed=...)`` of the ``datasets`` package.
 
     Raises:
-        ValueError: if the pool has fewer than 51,000 rows.
+        ValueError: if the pool has fewer than 51,000 rows, or 52,000 to validate.
     """
-    if pool < TRAINING_ROWS + EVALUATION_ROWS:
+    least = TRAINING_ROWS + EVALUATION_ROWS * (2 if part == "countdown_val" else 1)
+    if pool < least:
         raise ValueError(
-            f"select: {part} draws from at least {TRAINING_ROWS + EVALUATION_ROWS} rows and "
+            f"select: {part} draws from at least {least} rows and "
             f"there are {pool}; point path at the whole data set, or remove select and use limit"
         )
     order = np.random.default_rng(42).permutation(pool)
     if part == "countdown_train":
         return [int(index) for index in order[:TRAINING_ROWS]]
     rest = np.sort(order[TRAINING_ROWS:])
-    drawn = np.random.default_rng(0).permutation(len(rest))[:EVALUATION_ROWS]
-    return [int(index) for index in rest[drawn]]
+    drawn = rest[np.random.default_rng(0).permutation(len(rest))]
+    first = EVALUATION_ROWS if part == "countdown_val" else 0
+    return [int(index) for index in drawn[first : first + EVALUATION_ROWS]]
 
 
 def is_hub_id(path: str) -> bool:

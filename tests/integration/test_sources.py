@@ -1,6 +1,7 @@
 """Every form a data set comes in, and every fault it may have."""
 
 import csv
+import itertools
 import json
 import logging
 import re
@@ -11,6 +12,7 @@ from typing import Any
 
 import datasets
 import pytest
+import yaml
 from pyarrow import Table
 from pyarrow.parquet import write_table
 
@@ -285,7 +287,10 @@ def test_the_countdown_split_is_what_the_datasets_package_draws():
     shuffled = table.shuffle(seed=42)["row"][:]
     rest = datasets.Dataset.from_dict({"row": sorted(shuffled[50_000:])})
     assert countdown_split(pool, "countdown_train") == shuffled[:50_000]
-    assert countdown_split(pool, "countdown_eval") == rest.shuffle(seed=0)["row"][:1_000]
+    drawn = rest.shuffle(seed=0)["row"]
+    assert countdown_split(pool, "countdown_eval") == drawn[:1_000]
+    with pytest.raises(ValueError, match="at least 52000 rows and there are 51500"):
+        countdown_split(pool, "countdown_val")
 
 
 def test_the_countdown_split_of_the_whole_hub_data_set_stays_what_it_is():
@@ -293,6 +298,9 @@ def test_the_countdown_split_of_the_whole_hub_data_set_stays_what_it_is():
     held_out = countdown_split(490_364, "countdown_eval")
     assert (len(set(train)), len(set(held_out))) == (50_000, 1_000)
     assert not set(train) & set(held_out)
+    validation = set(countdown_split(490_364, "countdown_val"))
+    assert len(validation) == 1_000
+    assert not validation & {*train, *held_out}
     # Recorded once: a numpy that draws differently would silently change the training set.
     assert train[:5] == [413581, 34601, 99368, 4614, 369263]
     assert held_out[:5] == [148720, 207440, 460362, 154607, 398162]
@@ -319,3 +327,38 @@ def test_the_fingerprint_follows_content_and_order(tmp_path):
     assert digest == problems_digest(load_problems(gsm8k(write_json(tmp_path / "r.json"))))
     assert digest != problems_digest(problems[::-1])
     assert digest != problems_digest(problems[:2])
+
+
+def test_rows_that_are_held_out_of_training_are_all_others(tmp_path):
+    path = write_lines(
+        tmp_path / "pool.jsonl", [{"question": f"{k}?", "answer": f"#### {k}"} for k in range(700)]
+    )
+    parts = {}
+    for select in ("held_out", "all_but_held_out"):
+        source = DataSource(name="toy", task="gsm8k", path=str(path), select=select)
+        parts[select] = [int(problem.reference) for problem in load_problems(source)]
+    assert (len(parts["held_out"]), len(parts["all_but_held_out"])) == (500, 200)
+    assert sorted([*parts["held_out"], *parts["all_but_held_out"]]) == list(range(700))
+    assert parts["held_out"] == sorted(parts["held_out"])
+    assert parts["held_out"] != list(range(500))
+    write_lines(path, [{"question": "1?", "answer": "#### 1"}] * 500)
+    with pytest.raises(ConfigError, match="held_out needs more than 500 rows, there are 500"):
+        load_problems(source)
+
+
+@pytest.mark.parametrize("run", ["gsm8k", "math", "countdown"])
+def test_a_paper_configuration_trains_validates_and_tests_on_different_rows(run):
+    """Sources of one data set and split select parts of it that are disjoint, see above."""
+    configuration = Path(__file__).parents[2] / "configs" / f"{run}.yaml"
+    data = yaml.safe_load(configuration.read_text())["data"]
+    disjoint = [
+        {"held_out", "all_but_held_out"},
+        {"countdown_train", "countdown_val"},
+        {"countdown_train", "countdown_eval"},
+        {"countdown_val", "countdown_eval"},
+    ]
+    sources = [DataSource(**row) for row in (data["train"], *data["val"], *data["test"])]
+    for one, other in itertools.combinations(sources, 2):
+        rows = [(source.path, source.subset, source.split) for source in (one, other)]
+        assert one.name != other.name
+        assert rows[0] != rows[1] or {one.select, other.select} in disjoint
