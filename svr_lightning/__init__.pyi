@@ -20,6 +20,8 @@ from svr_lightning.core.types import ScoredTurn as ScoredTurn
 from svr_lightning.core.types import SelfCheck as SelfCheck
 from svr_lightning.core.types import Verdict as Verdict
 from svr_lightning.engines.transformers import TransformersEngine as TransformersEngine
+from svr_lightning.policy.config import PolicyConfig as PolicyConfig
+from svr_lightning.policy.policy import Policy as Policy
 from svr_lightning.recipes.svr import SVR as SVR
 from svr_lightning.rollout.collect import collect_rollout as collect_rollout
 from svr_lightning.rollout.rendering import Renderer as Renderer
@@ -27,7 +29,6 @@ from svr_lightning.tasks import Task as Task
 from svr_lightning.tasks import get_task as get_task
 from svr_lightning.tasks.grading import get_grader as get_grader
 from svr_lightning.training.config import OptimizerConfig as OptimizerConfig
-from svr_lightning.training.config import PolicyConfig as PolicyConfig
 from svr_lightning.training.data import SVRDataModule as SVRDataModule
 from svr_lightning.training.module import SVRModule as SVRModule
 from svr_lightning.training.sources import DataSource as DataSource

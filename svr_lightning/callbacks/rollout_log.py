@@ -59,9 +59,13 @@ class RolloutLog(Callback):
         with _path(trainer).open("a", encoding="utf-8") as stream:
             stream.write("".join(json.dumps(line) + "\n" for line in lines))
         self._bytes = _path(trainer).stat().st_size
-        if self.every and step % self.every == 0:
+        if self.every and self._is_due(step, pl_module.updates_per_rollout):
             with Line.external_write_mode():
                 print_extremes(groups, step, uses_labels=uses_labels)
+
+    def _is_due(self, step: int, updates: int) -> bool:
+        """Whether a multiple of ``every`` is among the optimizer steps of a rollout."""
+        return (step + updates - 1) // self.every > (step - 1) // self.every
 
 
 def group_lines(group: Group, step: int, *, uses_labels: bool = False) -> list[dict[str, Any]]:

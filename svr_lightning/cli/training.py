@@ -1,6 +1,7 @@
 """The training commands: LightningCLI with one error line instead of a page."""
 
 import json
+import logging
 import os
 import re
 import warnings
@@ -11,12 +12,14 @@ from pkgutil import iter_modules
 from typing import Any
 
 import jsonargparse
+import torch
 import yaml
 from jsonargparse import ArgumentError, Namespace, set_parsing_settings
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_info
+from transformers.utils.logging import disable_progress_bar
 
 from svr_lightning import recipes
 from svr_lightning.analysis.results import RESULTS, SAMPLES
@@ -34,9 +37,17 @@ class SaveConfig(SaveConfigCallback):
     """Leaves the resolved configuration as ``config.yaml`` at the root of the run's folder."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Write it once per command, on one rank; an evaluation keeps the ``fit`` it judges."""
+        """Write it for an evaluation, unless there is that of the training that it judges."""
         path = Path(trainer.default_root_dir) / "config.yaml"
-        if trainer.is_global_zero and (stage == "fit" or not path.exists()):
+        if stage != "fit" and not path.exists():
+            self._write(trainer, path)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write it for a training, once nothing has refused the checkpoint that it resumes."""
+        self._write(trainer, Path(trainer.default_root_dir) / "config.yaml")
+
+    def _write(self, trainer: Trainer, path: Path) -> None:
+        if trainer.is_global_zero:
             path.parent.mkdir(parents=True, exist_ok=True)
             text = self.parser.dump(self.config, skip_none=False)
             path.write_text(text, encoding="utf-8")
@@ -55,7 +66,10 @@ class Layer(jsonargparse.ActionConfigFile):  # type: ignore[name-defined,misc]
         """Merge a file or a text into ``cfg``."""
         file = os.path.isfile(values)
         try:
-            layer = _sections(Path(values).read_text(encoding="utf-8") if file else values)
+            text = Path(values).read_text(encoding="utf-8") if file else values
+            if file and not re.sub(r"(?m)^\s*#.*$", "", text).strip():
+                return  # comments alone
+            layer = _sections(text)
             if cfg.get("trainer.callbacks") and "callbacks" in layer.get("trainer", {}):
                 rank_zero_info(f"{values} replaces trainer.callbacks; callbacks+ would add to them")
             data = layer.get("data", {})
@@ -152,6 +166,8 @@ class SVRCommandLine(LightningCLI):
         server has the policy, nothing here asks for devices or callbacks.
         """
         config = self.config[self._command]
+        if config.data.questions_task is None:
+            config.data.questions_task = config.data.train.task if config.data.train else "math"
         if self._command == "predict":
             self._take_questions(config)
         if self._command in ("predict", "export", "warmstart"):
@@ -160,7 +176,7 @@ class SVRCommandLine(LightningCLI):
             config.verbose = False  # the table of results comes instead
         if self._server_has_the_policy():
             kept = {name: config.trainer[name] for name in _KEPT_FOR_A_SERVER}
-            off = {"callbacks": [], "enable_model_summary": False, "enable_progress_bar": False}
+            off = {"callbacks": [], "enable_model_summary": False}
             config.trainer = Namespace(**kept, **off, accelerator="cpu", devices=1)  # type: ignore[no-untyped-call]
             self.save_config_callback = None
 
@@ -198,6 +214,13 @@ class SVRCommandLine(LightningCLI):
     def before_fit(self) -> None:
         """Refuse a new run in the folder of another: it would overwrite logs and policy."""
         root = Path(self.trainer.default_root_dir)
+        if self._ckpt_path == "last" and not _checkpoints(self.trainer):
+            used = (root / "metrics.csv").exists() and not _restarted()
+            require(
+                not used,
+                f"--ckpt_path last: {root} holds another run without a checkpoint; leave the "
+                "option out to begin again in its place, or give --trainer.default_root_dir",
+            )
         if self._ckpt_path is None:
             found = [*_checkpoints(self.trainer), *(p for p in [root / "policy"] if p.exists())]
             require(
@@ -259,7 +282,19 @@ def _checkpoints(trainer: SVRTrainer) -> list[str]:
     return [p for saver in trainer.savers for p in sorted(saver._find_last_checkpoints(trainer))]
 
 
-_KEPT_FOR_A_SERVER = ("default_root_dir", "logger", "limit_val_batches", "limit_test_batches")
+def _restarted() -> bool:
+    """Whether torchrun or SLURM has started this command again after a fault."""
+    counts = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+    return any(os.environ.get(name, "0") != "0" for name in counts)
+
+
+_KEPT_FOR_A_SERVER = (
+    "default_root_dir",
+    "enable_progress_bar",
+    "limit_test_batches",
+    "limit_val_batches",
+    "logger",
+)
 """Settings of the trainer that apply if a server has the policy: no devices are needed here."""
 
 
@@ -269,6 +304,7 @@ def run(command: str, about: str, arguments: list[str]) -> None:
     Raises:
         ConfigError: for a fault that the user can fix.
     """
+    _silence_warnings()
     # Reading the descriptions of fields doubles the time that the parser takes.
     explained = bool({"-h", "--help"} & {*arguments})
     set_parsing_settings(docstring_parse_attribute_docstrings=explained)
@@ -296,3 +332,33 @@ def run(command: str, about: str, arguments: list[str]) -> None:
 _DESCRIPTION = """{about}. Every key of a configuration can be given as a flag. Besides, --record
 records every turn (model.evaluation.adaptive: false), so that any stopping rule can be replayed,
 and --stop RULE --stop.OPTION VALUE are short for --model.evaluation.stop."""
+
+
+def _silence_warnings() -> None:
+    """Drop advertisements, and warnings about settings that are chosen here."""
+    if not torch.cuda.is_available():  # else DeepSpeed warns, which transformers imports to save
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    disable_progress_bar()
+    for logger in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero"):
+        logging.getLogger(logger).addFilter(_is_no_tip)
+    for pattern in _EXPECTED:
+        warnings.filterwarnings("ignore", message=pattern)
+
+
+_EXPECTED = (
+    # Lightning advises every module with manual optimisation to save before its step.
+    "Using ModelCheckpoint with manual optimization",
+    ".*does not have many workers.*",
+    ".*have no logger configured.*",
+    ".*your dataloader is not resumable.*",
+    ".*Total length of .* across ranks is zero.*",
+    r".*module\(s\) in eval mode.*",
+    ".*Checkpoint directory.*exists and is not empty.*",
+    ".*smaller than the logging interval.*",
+    ".*recommended to use .*sync_dist=True.*",
+    r".*isinstance\(treespec, LeafSpec\).*",
+)
+
+
+def _is_no_tip(record: logging.LogRecord) -> bool:
+    return "Tip:" not in str(record.msg)

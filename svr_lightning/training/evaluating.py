@@ -85,6 +85,11 @@ class PolicyModule(LightningModule):
         return super().to(*args, **kwargs)
 
     @property
+    def shows_progress(self) -> bool:
+        """Whether this process shows how far it is: ``trainer.enable_progress_bar`` decides."""
+        return self.global_rank == 0 and getattr(self.trainer, "shows_progress", True)
+
+    @property
     def data(self) -> SVRDataModule:
         """The trainer's data."""
         return self.trainer.datamodule  # type: ignore[attr-defined, no-any-return]
@@ -181,6 +186,7 @@ class PolicyModule(LightningModule):
             sampling=self.actor.sampling,
             gather=gather_lists,
             rank=self.trainer.global_rank,
+            quiet=not self.shows_progress,
         )
 
     def run_test_sets(

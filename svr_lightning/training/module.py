@@ -220,7 +220,7 @@ class SVRModule(PolicyModule):
                 step=self.global_step,
                 resample=self.resample,
                 fresh=partial(self._fresh_problems, frozenset(batch_ids)),
-                show_progress=self.global_rank == 0,
+                show_progress=self.shows_progress,
             )
         self.groups = groups
         stats = rollout_stats(groups, self.recipe)

@@ -6,19 +6,17 @@ lie between two of the loop's batches: checkpoints, validations, limits and stop
 rollouts and are counted in them.
 """
 
-import logging
+import fcntl
 import math
 import os
 import signal
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
 
-import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -26,14 +24,15 @@ from lightning.pytorch.loops.fetchers import _DataFetcher
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.strategies import DeepSpeedStrategy
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
-from transformers.utils.logging import disable_progress_bar
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from svr_lightning.errors import faults_of, require
+from svr_lightning.errors import ConfigError, faults_of, require
 from svr_lightning.files import check_folder
 from svr_lightning.training.checkpoint import DurableCheckpointIO
 from svr_lightning.training.distributed import failing_together, own_strategy
 from svr_lightning.training.export import export_policy
 from svr_lightning.training.logs import CSVLog
+from svr_lightning.training.progress import Progress
 from svr_lightning.training.warmstart import PLAIN, WarmStart, WarmStartConfig
 
 
@@ -51,7 +50,7 @@ class RolloutFetcher(_DataFetcher):
 
     def __next__(self) -> tuple[Any, int, int]:
         if self._trainer.interrupt_waits:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(self._trainer.interrupt_waits)
         if self.length is not None and self.fetched >= self.length:
             self.done = True
             raise StopIteration
@@ -139,17 +138,31 @@ class RolloutFitLoop(_FitLoop):
         return super().on_save_checkpoint() | {"settings": self._settings()}
 
     def _settings(self) -> dict[str, Any]:
-        """The settings without which a resumed run would be another one."""
+        """The settings without which a resumed run would be another one.
+
+        All of the model, but for where it lies, what the hardware needs, and the evaluation.
+        """
         module, data = self.trainer.lightning_module, self.trainer.datamodule
-        return {
+        settings = {
             "data.problems_per_step": data.problems_per_step,
-            "model.updates_per_rollout": module.updates_per_rollout,
-            "model.optimizer": asdict(module.optimizer_config),
-            "model.seed": module.seed,
             "data.seed": data.seed,
             "data.train": f"sha256 {data.training_digest[:16]}",
             "model.recipe": type(module.recipe).__qualname__,
+            "model.resample": module.resample,
+            "model.seed": module.seed,
+            "model.updates_per_rollout": module.updates_per_rollout,
+            "trainer.precision": str(self.trainer.precision),
         }
+        parts = {
+            "model.policy": module.policy_config,
+            "model.recipe.init_args": module.recipe,
+            "model.sampling": module.sampling,
+            "model.optimizer": module.optimizer_config,
+            "model.reference": module.reference_config,
+        }
+        for key, part in parts.items():
+            settings |= {name: v for name, v in _leaves(key, part) if name not in _FREE}
+        return settings
 
     def on_load_checkpoint(self, state_dict: dict[str, Any]) -> None:
         """Check that the run can resume from here.
@@ -158,13 +171,17 @@ class RolloutFitLoop(_FitLoop):
             ConfigError: naming a setting that makes it another run.
         """
         super().on_load_checkpoint(state_dict)
-        for name, now in self._settings().items():
-            before = state_dict.get("settings", {}).get(name, now)
-            require(
-                before == now,
-                f"{name}={now}, but the checkpoint was saved with {before}; resume with {before}, "
-                "or start another run from the exported policy/ with model.policy.path",
-            )
+        saved = state_dict.get("settings", {})
+        changed = [
+            f"{name}={now}, but the checkpoint was saved with {saved[name]}"
+            for name, now in self._settings().items()
+            if saved.get(name, now) != now
+        ]
+        require(
+            not changed,
+            f"{'; '.join(changed)}; resume with the saved settings, or start another run from the "
+            "exported policy/ with model.policy.path",
+        )
 
     def on_run_end(self) -> None:
         """Save ``last``."""
@@ -172,6 +189,22 @@ class RolloutFitLoop(_FitLoop):
             if saver._last_global_step_saved != self.trainer.global_step:
                 saver._last_checkpoint_saved = ""  # Lightning would keep any earlier save
         super().on_run_end()
+
+
+_FREE = {
+    f"model.policy.{name}"
+    for name in ("path", "revision", "attn_implementation", "gradient_checkpointing")
+}
+"""Settings that a resumed run may change: a copy of the model, and how the hardware is used."""
+
+
+def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The fields of a settings object, and of those within it, by their keys."""
+    if not is_dataclass(value):
+        yield key, getattr(value, "__qualname__", value)
+        return
+    for part in fields(value):
+        yield from _leaves(f"{key}.{part.name}", getattr(value, part.name))
 
 
 class SVRTrainer(Trainer):
@@ -183,8 +216,8 @@ class SVRTrainer(Trainer):
     """
 
     fit_loop: RolloutFitLoop
-    interrupt_waits = False
-    """Whether to end after the optimizer steps of a rollout, in which an interrupt came."""
+    interrupt_waits = 0
+    """The signal that came within the optimizer steps of a rollout, after which the run ends."""
 
     def __init__(
         self,
@@ -194,7 +227,12 @@ class SVRTrainer(Trainer):
         limit_test_batches: int | float | None = None,
         **kwargs: Any,
     ) -> None:
-        _quieten()
+        accumulate = kwargs.get("accumulate_grad_batches") or 1
+        require(
+            accumulate == 1,
+            f"trainer.accumulate_grad_batches={accumulate}: an optimizer step accumulates as many "
+            "micro-batches as it needs; set model.micro_batch_size instead",
+        )
         root = kwargs.get("default_root_dir") or "runs/default"
         check_folder(root, f"trainer.default_root_dir={root}")
         kwargs |= {
@@ -213,8 +251,13 @@ class SVRTrainer(Trainer):
                 CSVLog(root),
             ]
         callbacks = _as_list(kwargs.get("callbacks"))
-        if kwargs.get("enable_progress_bar") is False:
-            kwargs["callbacks"] = [c for c in callbacks if not isinstance(c, ProgressBar)]
+        bars = [c for c in callbacks if isinstance(c, ProgressBar)]
+        self.shows_progress = kwargs.get("enable_progress_bar") is not False
+        if not self.shows_progress:
+            callbacks = [c for c in callbacks if c not in bars]
+        elif not bars:
+            callbacks.append(Progress())
+        kwargs["callbacks"] = callbacks
         kwargs["plugins"] = [*_as_list(kwargs.get("plugins")), DurableCheckpointIO()]
         super().__init__(*args, **kwargs)
         self.fit_loop = RolloutFitLoop(self, self.fit_loop)
@@ -311,7 +354,7 @@ class SVRTrainer(Trainer):
     def _run(self, model: Any, ckpt_path: Any = None, weights_only: bool | None = None) -> Any:
         """Errors of one process end all; an interrupted training says how to resume."""
         try:
-            with failing_together(self), self._finishing_updates():
+            with failing_together(self), self._finishing_updates(), self._folder_of_its_own():
                 # Faults of checkpoint, data and policy are found before anything writes files.
                 require(
                     ckpt_path is None or Path(ckpt_path).exists(),
@@ -322,11 +365,37 @@ class SVRTrainer(Trainer):
                 if (read := getattr(self.lightning_module, "read_policy", None)) is not None:
                     read()
                 return super()._run(model, ckpt_path, weights_only)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SIGTERMException) as end:
             if self.state.fn == "fit":
                 self._save_interrupted()
                 rank_zero_info(self._resume_hint())
+            if isinstance(end, SIGTERMException):  # Lightning's own, between two batches
+                raise KeyboardInterrupt(signal.SIGTERM) from end
             raise
+
+    @contextmanager
+    def _folder_of_its_own(self) -> Iterator[None]:
+        """Refuse a folder in which another process trains; the system unlocks it at any end."""
+        if self.state.fn != "fit" or not self.is_global_zero:
+            yield
+            return
+        root = Path(self.default_root_dir)
+        root.mkdir(parents=True, exist_ok=True)
+        folder = os.open(root, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(folder)
+            raise ConfigError(
+                f"{root}: another process is training in this folder; wait for its end, or give "
+                "this run a --trainer.default_root_dir of its own"
+            ) from error
+        except OSError:  # a file system without locks
+            pass
+        try:
+            yield
+        finally:
+            os.close(folder)
 
     @contextmanager
     def _finishing_updates(self) -> Iterator[None]:
@@ -336,13 +405,13 @@ class SVRTrainer(Trainer):
         is a whole rollout or a whole evaluation.
         """
 
-        def interrupt(*_: Any) -> None:
+        def interrupt(number: int, *_: Any) -> None:
             if not self.fit_loop.within_rollout or self.interrupt_waits:
-                raise KeyboardInterrupt
-            self.interrupt_waits = True
+                raise KeyboardInterrupt(number)
+            self.interrupt_waits = number
             rank_zero_info("finishing the optimizer step, then saving; Ctrl-C again ends at once")
 
-        self.interrupt_waits = False
+        self.interrupt_waits = 0
         defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
         ours = {n: own for n, own in defaults.items() if signal.getsignal(n) == own}
         if current_thread() is not main_thread():
@@ -378,36 +447,6 @@ class SVRTrainer(Trainer):
         if not saved:
             return f"{interrupted}; there is no checkpoint yet, so start the run again"
         return f"{interrupted}; the same command with --ckpt_path last resumes from {saved[0]}"
-
-
-def _quieten() -> None:
-    """Drop advertisements, and warnings about settings that are chosen here."""
-    if not torch.cuda.is_available():  # else DeepSpeed warns, which transformers imports to save
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    disable_progress_bar()
-    for logger in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero"):
-        logging.getLogger(logger).addFilter(_is_no_tip)
-    for pattern in _EXPECTED:
-        warnings.filterwarnings("ignore", message=pattern)
-
-
-_EXPECTED = (
-    # Lightning advises every module with manual optimisation to save before its step.
-    "Using ModelCheckpoint with manual optimization",
-    ".*does not have many workers.*",
-    ".*have no logger configured.*",
-    ".*your dataloader is not resumable.*",
-    ".*Total length of .* across ranks is zero.*",
-    r".*module\(s\) in eval mode.*",
-    ".*Checkpoint directory.*exists and is not empty.*",
-    ".*smaller than the logging interval.*",
-    ".*recommended to use .*sync_dist=True.*",
-    r".*isinstance\(treespec, LeafSpec\).*",
-)
-
-
-def _is_no_tip(record: logging.LogRecord) -> bool:
-    return "Tip:" not in str(record.msg)
 
 
 def _unchanged(value: Any) -> Any:

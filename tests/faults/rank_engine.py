@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch import Callback
 from lightning.pytorch.strategies import DDPStrategy
 
 from svr_lightning.engines.base import Output
@@ -52,6 +53,13 @@ class FaultyRank(TransformersEngine):
         if self._fault == "config":
             raise ConfigError("data.train: what every process finds wrong")
         raise ValueError("the fault of this test")
+
+
+class Terminated(Callback):
+    """Ends its own training as a cluster would."""
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 class ReducesNoMetrics(DDPStrategy):

@@ -37,6 +37,8 @@ class Cut(SVRModule):
     def training_step(self, rollout: Rollout, batch_idx: int) -> None:
         if self._is_here("update"):
             os.kill(os.getpid(), signal.SIGINT)
+        if self._is_here("update, SIGTERM"):
+            os.kill(os.getpid(), signal.SIGTERM)
         super().training_step(rollout, batch_idx)
 
     def validation_step(self, *args: Any, **options: Any) -> None:
@@ -95,6 +97,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Cut]:
         (("rollout", 3), 3),
         (("rollout, SIGTERM", 2), 2),
         (("update", 1), 2),
+        (("update, SIGTERM", 1), 2),
         (("validation", 2), 2),
     ],
     ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else "",

@@ -3,7 +3,9 @@
 import errno
 import gc
 import json
+import signal
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,10 @@ from svr_lightning.__main__ import main
 from svr_lightning.cli.main import READING
 from svr_lightning.cli.messages import explain
 from svr_lightning.files import config_file
+from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
+from svr_lightning.training.sources import DataSource
+from tests import forked
 from tests.commands import ROOT, SMALL, ran, refused, resolved
 
 CALLBACK = "svr_lightning.callbacks.HFExport"
@@ -170,7 +175,7 @@ def test_faults_of_the_system_are_one_line_and_those_of_the_program_are_not_hidd
     assert "disk is full" in str(explain(OSError(errno.ENOSPC, "No space left", "run/x.ckpt")))
     assert "run/x: " in str(explain(OSError(errno.EROFS, "Read-only", "run/x")))
     missing = ModuleNotFoundError("No module named 'vllm'", name="vllm")
-    assert "svr-lightning[vllm]" in str(explain(missing))
+    assert "pip install 'vllm" in str(explain(missing))
     assert "hardware/cpu_smoke" in str(explain(RuntimeError("No supported gpu backend found!")))
     assert explain(RuntimeError("shapes do not match")) is None
     assert explain(ModuleNotFoundError("No module named 'mine'", name="mine")) is None
@@ -270,3 +275,88 @@ def test_export_writes_the_policy_of_a_checkpoint(tmp_path):
     saved = torch.load(best, weights_only=True)["state_dict"]
     exported = load_file(tmp_path / "export" / "policy" / "model.safetensors")
     assert all(torch.equal(saved[f"policy.{name}"], value) for name, value in exported.items())
+
+
+QUIET = ("--data.val", "[]", "--trainer.max_steps", "2")
+
+
+def test_a_resume_that_is_refused_leaves_the_configuration_of_the_run(tmp_path, capsys):
+    folder = ("--trainer.default_root_dir", str(tmp_path))
+    assert main(["fit", *SMALL, *folder, *QUIET]) == 0
+    written = (tmp_path / "config.yaml").read_text()
+    changed = ("--model.recipe.loss.beta", "0.3", "--model.sampling.temperature", "0.7")
+    line = refused(capsys, "fit", *SMALL, *folder, *QUIET, *changed, "--ckpt_path", "last")
+    assert "model.recipe.init_args.loss.beta=0.3, but the checkpoint was saved with 0.1" in line
+    assert "model.sampling.temperature=0.7, but the checkpoint was saved with 0.9" in line
+    assert (tmp_path / "config.yaml").read_text() == written
+    # What is known of its task goes with the policy, though no configuration names it.
+    assert yaml.safe_load(written)["data"]["questions_task"] == "countdown"
+
+
+def test_a_used_folder_without_a_checkpoint_is_not_begun_again_by_a_resume(tmp_path, capsys):
+    (tmp_path / "metrics.csv").write_text("step,key,value\n1,train/loss,0.5\n")
+    folder = ("--trainer.default_root_dir", tmp_path)
+    line = refused(capsys, "fit", *SMALL, *folder, *QUIET, "--ckpt_path", "last")
+    assert line.startswith(f"--ckpt_path last: {tmp_path} holds another run without a checkpoint")
+    assert (tmp_path / "metrics.csv").read_text().endswith("1,train/loss,0.5\n")
+
+
+def test_a_training_that_is_terminated_says_so_with_its_exit_code(tmp_path):
+    strike = "[{class_path: tests.faults.rank_engine.Terminated}]"
+    folder = ("--trainer.default_root_dir", str(tmp_path))
+    process = forked.start(
+        tmp_path / "log",
+        *("fit", *SMALL, *folder, "--data.val", "[]", "--trainer.max_steps", "4"),
+        *("--trainer.callbacks", strike),
+    )
+    assert forked.wait(process) == 128 + signal.SIGTERM
+
+
+def test_questions_are_put_as_the_task_of_the_training_set(tmp_path, capsys):
+    mine = "{name: mine, task: gsm8k, path: mine.jsonl}"
+    trained = ("--config", "countdown_tiny", "--data.train", mine, "--model.policy.path", "mine")
+    asked = (*trained, "--question", "1 + 1?")
+    error = refused(capsys, "predict", *asked, "--trainer.default_root_dir", tmp_path)
+    assert error.startswith("model.policy.path='mine'")  # and not that the task is Countdown
+    data = SVRDataModule(train=DataSource(name="mine", task="gsm8k", path="x"), questions=["1?"])
+    assert data.problems("predict")[0][0].task == "gsm8k"
+    assert SVRDataModule(questions=["1?"]).problems("predict")[0][0].task == "math"
+
+
+def test_a_layer_of_comments_alone_changes_nothing(tmp_path, capsys):
+    layer = tmp_path / "later.yaml"
+    layer.write_text("# to be filled in\n\n  # model: {seed: 3}\n")
+    with_it = resolved(capsys, "fit", *SMALL, "--config", layer)
+    without = resolved(capsys, "fit", *SMALL)
+    assert with_it["model"] == without["model"]
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        ("data: {train: {name: no, task: countdown, path: x}}", "False; YAML reads it as somethin"),
+        ("data: {train: {name: 1e5, task: countdown, path: x}}", "put it in quotes"),
+        ("trainer: {accumulate_grad_batches: 4}", "set model.micro_batch_size instead"),
+    ],
+)
+def test_a_setting_that_means_something_else_is_said_with_its_cure(layer, message, capsys):
+    assert message in refused(capsys, "fit", "--config", "countdown_tiny", "--config", layer)
+
+
+def test_a_misspelt_metric_to_stop_at_is_one_line(tmp_path, capsys):
+    stops = "{class_path: lightning.pytorch.callbacks.EarlyStopping, init_args: {monitor: MONITOR}}"
+    words = [*SMALL, "--trainer.default_root_dir", tmp_path, "--trainer.val_check_interval", "2"]
+    callbacks = f"[{stops.replace('MONITOR', 'val/dev/acuracy')}]"
+    error = refused(capsys, "fit", *words, "--trainer.callbacks", callbacks)
+    assert error == (
+        "EarlyStopping: monitor='val/dev/acuracy' is not logged; did you mean 'val/dev/accuracy'?"
+    )
+
+
+def test_a_package_that_is_missing_is_named_as_the_project_declares_it():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = declared["optional-dependencies"]
+    for package, extra in (("vllm", "vllm"), ("starlette", "serve"), ("uvicorn", "serve")):
+        line = str(explain(ModuleNotFoundError(f"No module named {package!r}", name=package)))
+        assert all(f"'{requirement}'" in line for requirement in extras[extra])
+        assert "svr-lightning[" not in line  # no index has it

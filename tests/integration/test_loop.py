@@ -1,6 +1,10 @@
 """The fit loop: one rollout, then its optimizer steps."""
 
+import fcntl
 import json
+import logging
+import os
+import warnings
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +26,7 @@ from svr_lightning.errors import ConfigError
 from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
-from svr_lightning.training.config import EvaluationConfig, OptimizerConfig
+from svr_lightning.training.config import EvaluationConfig, OptimizerConfig, ReferenceConfig
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.logs import NOTHING_RIGHT, CSVLog, nothing_to_learn
 from svr_lightning.training.sources import DataSource
@@ -139,6 +143,14 @@ def test_validation_comes_every_so_many_optimizer_steps_or_by_the_clock(tmp_path
     assert "val/dev/accuracy" in run.callback_metrics
 
 
+RANK_ZERO = "lightning.pytorch.utilities.rank_zero"
+
+
+def recipe(**changes: Any) -> SVR:
+    settings = {"group_size": 4, "horizon": 2, "length_scale": 92, "loss": LossSpec(beta=0.1)}
+    return SVR(**settings | changes)
+
+
 class SaveAndStop(Callback):
     """Leaves a checkpoint behind one step and ends the run there."""
 
@@ -156,19 +168,70 @@ class SaveAndStop(Callback):
     [
         ({"updates_per_rollout": 2}, "model.updates_per_rollout=2, but.* with 1"),
         ({"problems_per_step": 3}, "data.problems_per_step=3, but.* with 2"),
-        ({"seed": 4}, "model.seed=4, but the checkpoint was saved with 3; resume with 3"),
+        ({"seed": 4}, "model.seed=4, but the checkpoint was saved with 3; resume with the saved"),
         ({"recipe": SVRPlus(group_size=4, horizon=2)}, "model.recipe=SVRPlus, but"),
-        ({"optimizer": OptimizerConfig(lr=1e-4)}, r"model.optimizer={'lr': 0.0001,.* {'lr': 0.001"),
+        ({"optimizer": OptimizerConfig(lr=1e-4)}, r"model.optimizer.lr=0.0001, but .* with 0.001"),
+        ({"recipe": recipe(group_size=2)}, "model.recipe.init_args.group_size=2, but .* with 4"),
+        ({"recipe": recipe(horizon=1)}, "model.recipe.init_args.horizon=1, but .* with 2"),
+        (
+            {"recipe": recipe(loss=LossSpec(beta=0.2))},
+            "model.recipe.init_args.loss.beta=0.2, but .* with 0.1",
+        ),
+        (
+            {"recipe": recipe(weights=RewardWeights(over=0.0))},
+            "model.recipe.init_args.weights.over=0.0, but .* with 0.8",
+        ),
+        (
+            {"sampling": Decoding(temperature=0.5, max_completion_tokens=48)},
+            "model.sampling.max_completion_tokens=48, .* model.sampling.temperature=0.5, but",
+        ),
+        ({"reference": ReferenceConfig(every=3)}, "model.reference.every=3, but .* with 2"),
+        ({"resample": "batch"}, "model.resample=batch, but .* with off"),
+        ({"precision": "bf16-mixed"}, "trainer.precision=bf16-mixed, but .* with 32-true"),
     ],
 )
 def test_a_run_resumes_only_with_the_settings_that_make_it_the_same_run(tmp_path, changed, message):
     path = tmp_path / "1.ckpt"
     trainer(tmp_path, SaveAndStop(1, path)).fit(module(), data())
     of_data = {k: v for k, v in changed.items() if k.startswith("problems")}
-    of_model = {k: v for k, v in changed.items() if k not in of_data}
-    resumed = trainer(tmp_path)
+    of_trainer = {k: v for k, v in changed.items() if k == "precision"}
+    of_model = {k: v for k, v in changed.items() if k not in of_data | of_trainer}
+    resumed = trainer(tmp_path, **of_trainer)
     with pytest.raises(ConfigError, match=message):
         resumed.fit(module(**of_model), data(**of_data), ckpt_path=path)
+
+
+def test_a_resumed_run_may_use_its_hardware_and_judge_itself_in_another_way(tmp_path):
+    path = tmp_path / "1.ckpt"
+    trainer(tmp_path, SaveAndStop(1, path)).fit(module(), data())
+    settings = {
+        "policy": PolicyConfig(
+            max_prompt_tokens=512, max_model_len=1024, gradient_checkpointing=True
+        ),
+        "micro_batch_size": 4,
+        "evaluation": EvaluationConfig(max_turns=1),
+    }
+    resumed = trainer(tmp_path, max_steps=2)
+    resumed.fit(module(**settings), data(), ckpt_path=path)
+    assert resumed.global_step == 2
+
+
+def test_only_one_process_trains_in_a_folder(tmp_path):
+    holder = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    with pytest.raises(ConfigError, match="another process is training in this folder"):
+        trainer(tmp_path).fit(module(), data())
+    assert not (tmp_path / "metrics.csv").exists()
+    os.close(holder)
+    run = trainer(tmp_path, max_steps=1)
+    run.fit(module(), data())
+    assert run.global_step == 1
+
+
+def test_a_trainer_leaves_the_programs_warnings_and_environment_alone(tmp_path):
+    before = [*warnings.filters], dict(os.environ), logging.getLogger(RANK_ZERO).filters[:]
+    trainer(tmp_path)
+    assert before == ([*warnings.filters], dict(os.environ), logging.getLogger(RANK_ZERO).filters)
 
 
 def test_a_run_goes_on_with_the_next_problems_in_other_micro_batches(tmp_path):

@@ -1,5 +1,6 @@
 """What the vLLM engine asks of vLLM, which need not be installed for it."""
 
+from importlib.metadata import PackageNotFoundError
 from typing import Any
 
 import pytest
@@ -88,7 +89,16 @@ def test_a_training_tells_its_engine_how_many_trajectories_a_rollout_has(tmp_pat
 
 
 @pytest.mark.parametrize("found", ["0.31.0", "0.33.0", "1.0"])
-def test_other_releases_are_refused_by_name(found, monkeypatch):
+def test_another_release_is_used_with_a_warning_that_names_what_is_untested(found, monkeypatch):
     monkeypatch.setattr("svr_lightning.engines.vllm.version", lambda _: found)
-    with pytest.raises(ConfigError, match=rf"vLLM {found} is not supported; install vllm==0\.32"):
+    with pytest.warns(UserWarning, match=rf"vLLM {found} is installed and 0\.32 is tested. Untes"):
+        VLLMEngine()
+
+
+def test_no_release_is_refused_with_the_one_to_install(monkeypatch):
+    def missing(_: str) -> str:
+        raise PackageNotFoundError
+
+    monkeypatch.setattr("svr_lightning.engines.vllm.version", missing)
+    with pytest.raises(ConfigError, match=r"vLLM is not installed; install vllm==0\.32\.\*"):
         VLLMEngine()
