@@ -9,6 +9,7 @@ part of a completion that is. All take time linear in the length of the text.
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import islice
 from typing import Literal
 
 from svr_lightning.core.types import Reading, SelfCheck, Verdict
@@ -214,14 +215,16 @@ def _self_checks(plain: str) -> tuple[list[tuple[int, int]], list[tuple[int, int
     """
     cuts: list[tuple[int, int]] = []
     blocks: list[tuple[int, int]] = []
-    for tag in _CHECK_TAG.finditer(plain):
+    for tag in islice(_CHECK_TAG.finditer(plain), 2 * MAX_CHECKS + 2):
         if not tag["closes"]:
             cuts.append(tag.span())
         elif cuts and (not blocks or blocks[-1] != cuts[-1]):
             cuts[-1] = (cuts[-1][0], tag.end())
             blocks.append(cuts[-1])
-    verdicts = [field.span() for field in _VERDICT_FIELD.finditer(plain)]
-    confidences = [field.span() for field in _CONFIDENCE_FIELD.finditer(plain)]
+    verdicts, confidences = (
+        [field.span() for field in islice(name.finditer(plain), MAX_CHECKS + 1)]
+        for name in (_VERDICT_FIELD, _CONFIDENCE_FIELD)
+    )
     fields = sorted(verdicts + confidences)
     if blocks:
         merged: list[tuple[int, int]] = []

@@ -17,8 +17,15 @@ MAX_WORDS = 3
 TOLERANCE = Fraction(1, 10**5)
 """Absolute, between two numbers (the paper's 1e-5), however small the reference is."""
 
-# A doubled backslash before "boxed" is an over-escaped command, not a line break.
-_BRACES = re.compile(r"\\boxed\s*(\{)|\\\\(?!boxed)|\\[{}]|[{}]")
+_BRACES = re.compile(
+    r"""
+    \\boxed\s*(?P<box>\{)
+    |\\\\(?!boxed)          # before "boxed", a doubled backslash is an over-escaped command
+    |\\[{}]                 # escaped braces are no braces
+    |[{}]
+    """,
+    re.VERBOSE,
+)
 _WORD = re.compile(r"(?<![\\\w])[A-Za-z]{2,}(?!\w)")
 _REASONING = {"because", "hence", "let", "since", "so", "then", "therefore", "thus", "we"}
 """With numbers, words of a solution."""
@@ -28,8 +35,14 @@ _DOUBLED_COMMAND = re.compile(r"(?<!\\)(?:\\\\)+(?=[A-Za-z]{2}|[{}%$])")
 _SINGLE_BACKSLASH = re.compile(r"(?<!\\)(?:\\\\)*\\(?!\\)")
 _ENVIRONMENT = re.compile(r"(\\begin.*\\end\s*\{[^{}]*\})", re.DOTALL)
 
-# Digits that are no thousands of those before them, nor the second argument of a command.
-_APART = re.compile(r"(?<=[0-9]) (?<!frac [0-9] )(?<!binom [0-9] )(?![0-9]{3}(?![0-9]))(?=[0-9])")
+_APART = re.compile(
+    r"""
+    (?<=[0-9])[ ]
+    (?<!frac[ ][0-9][ ])(?<!binom[ ][0-9][ ])    # not the second argument of a command
+    (?![0-9]{3}(?![0-9]))(?=[0-9])              # nor thousands of the digits before
+    """,
+    re.VERBOSE,
+)
 _SPELLINGS = (
     (re.compile(r"(?<!\\)\\(?:[,;:! ]|q?quad(?![a-zA-Z]))|~"), " "),
     (re.compile(r"\{,\}"), ","),
@@ -60,42 +73,69 @@ _TEXT = rf"{_FONT}\{{([^{{}}]*)\}}"
 _TEXT_COMMAND = re.compile(_TEXT)
 _FONT_OF_GROUP = re.compile(rf"{_FONT}(?=\{{)")
 _POWER = r"(?:\s*\^\s*\{?\s*[0-9]\s*\}?)?"
-# A final \text{ cm}^2, but not what may belong to the number.
 _TEXT_UNIT = re.compile(
-    rf"(?<=[0-9A-Za-z)}}\]])\s*(?!{_FONT}\{{\s*(?:{SCALE}|[ie]\s*\}})){_TEXT}{_POWER}\s*\.?$"
+    rf"""
+    (?<=[0-9A-Za-z)}}\]])\s*
+    (?!{_FONT}\{{\s*(?:{SCALE}|[ie]\s*\}}))      # what may belong to the number stays
+    {_TEXT}{_POWER}\s*\.?$
+    """,
+    re.VERBOSE,
 )
+"""A final ``\text{ cm}^2``."""
 _UNIT_WORD = (
     "degrees?|cm|mm|km|inch(?:es)?|feet|foot|ft|yards?|miles?|meters?|metres?|centimeters?"
     "|kilometers?|seconds?|minutes?|hours?|days?|weeks?|months?|years?|dollars?|cents?|euros?"
     "|units?|percent|points?|mph|pounds?|grams?|kg|liters?|gallons?|ways?"
 )
 _BARE_UNIT = re.compile(
-    rf"(?<=[0-9)}}\s])(?:(?:square|sq\.?|cubic)\s+)?(?:{_UNIT_WORD}){_POWER}\s*\.?$"
+    rf"""
+    (?<=[0-9)}}\s])
+    (?:(?:square|sq\.?|cubic)\s+)?
+    (?:{_UNIT_WORD}){_POWER}\s*\.?$
+    """,
+    re.VERBOSE,
 )
 _CONJUNCTION = re.compile(r"(?:\s*,)?\s+(?:and|or)\s+")
-_MIXED = re.compile(r"([0-9]+)\s+([0-9]+)\s*/\s*([0-9]+)")
+_MIXED = re.compile(r"(?P<whole>[0-9]+)\s+(?P<above>[0-9]+)\s*/\s*(?P<below>[0-9]+)")
 
 _NAME = r"[A-Za-z](?:_(?:\{[^{}]*\}|\w))?(?:\([A-Za-z](?:,[A-Za-z])*\))?"
 _NAMED = re.compile(rf"(?:{_NAME})?(?:=|\\in(?!fty|t)|\\approx)(?=.)")
+"""``x =``, ``f(x) =`` or ``x \in`` before an answer."""
 _SCRIPT = re.compile(r"([\^_])\{(\w)\}")
 _POINT = re.compile(r"(?<![0-9])\.(?=[0-9])")
 # A number can be read in one way only: two ways for each digit would take cubic time on fractions.
 _DECIMAL = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?|[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
-_SLASH = re.compile(rf"(?:(?<=[,(\[+\-=;{{])|^)({_DECIMAL})/({_DECIMAL})(?=[,)\]+\-=;}}]|$)")
+_SLASH = re.compile(
+    rf"""
+    (?:(?<=[,(\[+\-=;{{])|^)
+    (?P<above>{_DECIMAL})/(?P<below>{_DECIMAL})
+    (?=[,)\]+\-=;}}]|$)
+    """,
+    re.VERBOSE,
+)
 _CHOICE = re.compile(r"^\(([A-Z])\)$")
 
 _TAKES_BRACES = re.compile(r"[\^_}\]]|\\[a-zA-Z]+")
 _LATEX_TOKEN = re.compile(r"\\sqrt\[[^\[\]]*\]|\\frac|\\sqrt|\\[a-zA-Z]+|\\.|.", re.DOTALL)
 
 _PLAIN = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
-_NUMBER = re.compile(rf"([+-]?{_DECIMAL})(?:({_SCALE_WORD})s?)?")
+_NUMBER = re.compile(rf"(?P<digits>[+-]?{_DECIMAL})(?:(?P<power>{_SCALE_WORD})s?)?")
 _SCIENTIFIC = re.compile(
-    rf"([+-]?)(?:({_DECIMAL})(?:[eE]|\\cdot10\^)|10\^)\{{?([+-]?[0-9]{{1,3}})\}}?"
+    rf"""
+    (?P<sign>[+-]?)
+    (?:(?P<digits>{_DECIMAL})(?:[eE]|\\cdot10\^)|10\^)
+    \{{?(?P<exponent>[+-]?[0-9]{{1,3}})\}}?
+    """,
+    re.VERBOSE,
 )
 _FRACTION = re.compile(
-    rf"([+-]?)([0-9]+(?=\\frac\{{[0-9]))?\\frac\{{([+-]?{_DECIMAL})\}}\{{([+-]?{_DECIMAL})\}}"
+    rf"""
+    (?P<sign>[+-]?)
+    (?P<whole>[0-9]+(?=\\frac\{{[0-9]))?
+    \\frac\{{(?P<above>[+-]?{_DECIMAL})\}}\{{(?P<below>[+-]?{_DECIMAL})\}}
+    """,
+    re.VERBOSE,
 )
-
 _NO_TERM = re.compile(
     r"""
     ["`]
@@ -108,7 +148,6 @@ _NO_TERM = re.compile(
     re.VERBOSE,
 )
 """A quote or a word in a normalised answer."""
-
 _REPEATING = re.compile(
     r"""
     (?P<sign>[+-]?)
@@ -139,7 +178,7 @@ def last_boxed(text: str) -> str | None:
     last, last_opened = None, -1
     open_braces: list[int] = []  # where a box's content begins; -1 for any other brace
     for token in _BRACES.finditer(text, start):
-        if token.group(1):
+        if token["box"]:
             open_braces.append(token.end())
         elif token.group() == "{":
             open_braces.append(-1)
@@ -235,7 +274,7 @@ def normalise(answer: str) -> str:
     if text.count("=") + text.count("\\in") - text.count("\\infty") <= 1:
         text = _NAMED.sub("", text, count=1) if _NAMED.match(text) else text
     text = _SCRIPT.sub(r"\1\2", with_braces(text).removesuffix("."))
-    text = _SLASH.sub(r"\\frac{\1}{\2}", _POINT.sub("0.", text))
+    text = _SLASH.sub(r"\\frac{\g<above>}{\g<below>}", _POINT.sub("0.", text))
     return _CHOICE.sub(r"\1", text)
 
 
@@ -270,7 +309,7 @@ def spell(answer: str) -> str:
     for _ in range(4):  # commands nest
         text = _TEXT_COMMAND.sub(r" \1 ", text)
     text = _BARE_UNIT.sub("", _FONT_OF_GROUP.sub(" ", text).strip())
-    return _MIXED.sub(r"\1\\frac{\2}{\3}", _CONJUNCTION.sub(",", text))
+    return _MIXED.sub(r"\g<whole>\\frac{\g<above>}{\g<below>}", _CONJUNCTION.sub(",", text))
 
 
 def read_number(normalised: str) -> Fraction | None:
@@ -281,15 +320,17 @@ def read_number(normalised: str) -> Fraction | None:
     ``0.1\overline{6}``. Exponents have at most three digits.
     """
     if number := _NUMBER.fullmatch(normalised):
-        digits, word = number.groups("")
-        return _decimal(f"{digits}e{_POWERS.get(word.lower(), 0)}")
+        power = _POWERS.get((number["power"] or "").lower(), 0)
+        return _decimal(f"{number['digits']}e{power}")
     if number := _SCIENTIFIC.fullmatch(normalised):
-        sign, digits, exponent = number.groups("1")
-        return _decimal(f"{sign}{digits}e{exponent}")
+        digits = number["digits"] or "1"
+        return _decimal(f"{number['sign']}{digits}e{number['exponent']}")
     if number := _FRACTION.fullmatch(normalised):
-        sign, whole, numerator, denominator = number.groups("0")
-        below = _decimal(denominator)
-        return _decimal(f"{sign}1") * (int(whole) + _decimal(numerator) / below) if below else None
+        below = _decimal(number["below"])
+        if not below:
+            return None
+        value = int(number["whole"] or 0) + _decimal(number["above"]) / below
+        return -value if number["sign"] == "-" else value
     if number := _REPEATING.fullmatch(normalised):
         # 0.1(6) is (16 - 1) / 90: the digits with one period, less those before it.
         start = number["whole"].replace(",", "") + number["fixed"]

@@ -6,6 +6,7 @@ from svr_lightning.core.parsing import (
     CLOSE_TAG,
     OPEN_TAG,
     parse_self_check,
+    plain_fields,
     read_completion,
     self_check_format_score,
     without_spans,
@@ -20,6 +21,7 @@ PIECES = [
     *("\\boxed{", "\\boxed{}", "\\boxed{1} ", "{", "}", "\\\\", "(", "9", "#", "#### ", " ", "\0"),
     *("<answer>", "</answer>", "<answer>1</answer>", "</think>", "</think> "),
     *("<self_check>", "</self_check>", CHECK, "VERDICT: CORRECT, ", "CONFIDENCE: 1e"),
+    *("VERDICT ", "CONFIDENCE (1-10): 1 ", "#### 1 ", f"<answer>1</answer>{CHECK}"),
 ]
 
 
@@ -36,7 +38,7 @@ def test_it_is_read_in_bounded_time(text, prefix):
         parsed = parse_self_check(prefix + text)
         self_check_format_score(prefix + text)
         without_spans(prefix + text, OPEN_TAG, CLOSE_TAG)
-        read_completion(prefix + text, lambda part: part or None)
+        read_completion(prefix + text, lambda part: part or None, plain=plain_fields(prefix + text))
     assert 0.0 <= parsed.confidence <= 1.0
 
 
