@@ -125,9 +125,9 @@ class FirstRollout(Callback):
     def __init__(self) -> None:
         self.rollouts: dict[tuple[str, int, int], tuple[int, ...]] = {}
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+    def on_train_batch_start(self, trainer: Any, _: Any, batch: Any, index: int) -> None:
         if trainer.global_step == 0:
-            for group in pl_module.groups:
+            for group in batch.groups:
                 for trajectory in group.trajectories:
                     for turn in trajectory.turns:
                         key = (group.problem.id, trajectory.sample, turn.index)

@@ -7,17 +7,28 @@ import torch
 from lightning.pytorch import Callback
 
 from svr_lightning.core.losses import LossSpec
-from svr_lightning.core.types import Decoding, Turn
+from svr_lightning.core.types import Decoding, Problem, Turn
 from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.config import EvaluationConfig, OptimizerConfig, ReferenceConfig
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
+from svr_lightning.training.rollouts import Rollout
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
 
 
-def module(**changes: Any) -> SVRModule:
+class Remembering(SVRModule):
+    """A module that keeps its latest rollout, which callbacks get as their batch."""
+
+    rollout: Rollout
+
+    def collect(self, problems: list[Problem]) -> Rollout:
+        self.rollout = super().collect(problems)
+        return self.rollout
+
+
+def module(**changes: Any) -> Remembering:
     settings: dict[str, Any] = {
         "policy": PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
         "recipe": SVR(group_size=4, horizon=2, length_scale=92, loss=LossSpec(beta=0.1)),
@@ -28,7 +39,7 @@ def module(**changes: Any) -> SVRModule:
         "resample": "off",
         "seed": 3,
     }
-    return SVRModule(**settings | changes)
+    return Remembering(**settings | changes)
 
 
 def data(**changes: Any) -> SVRDataModule:
@@ -58,9 +69,9 @@ def trainer(folder: Path, *callbacks: Callback, **changes: Any) -> SVRTrainer:
     return SVRTrainer(**settings | changes)
 
 
-def turns_of(model: SVRModule) -> list[Turn]:
+def turns_of(model: Remembering) -> list[Turn]:
     """All turns of the last rollout."""
-    return [t for group in model.groups for one in group.trajectories for t in one.turns]
+    return [t for group in model.rollout.groups for one in group.trajectories for t in one.turns]
 
 
 def weights(model: SVRModule) -> list[torch.Tensor]:

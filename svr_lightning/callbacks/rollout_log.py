@@ -48,7 +48,7 @@ class RolloutLog(Callback):
         self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         """Log a rollout before it is trained on, under the step that it leads to."""
-        groups: list[Group] = pl_module.groups
+        groups: list[Group] = batch.groups
         step = trainer.global_step + 1
         uses_labels = pl_module.recipe.uses_labels
         lines = gather_lists(

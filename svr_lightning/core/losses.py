@@ -97,18 +97,18 @@ def expected_score(logits: Tensor, scores: Tensor, temperature: float) -> Tensor
 
 
 def behaviour_weights(
-    old_logp: Tensor, behaviour_logp: Tensor, mask: Tensor, level: CorrectionLevel
+    trainer_logprobs: Tensor, engine_logprobs: Tensor, mask: Tensor, level: CorrectionLevel
 ) -> Tensor:
     """[B, T] importance weights pi / mu of tokens that mu sampled.
 
     Args:
-        old_logp: [B, T] under pi, the trainer's policy at the time of the rollout.
-        behaviour_logp: [B, T] under mu, as the engine computed them when it sampled.
+        trainer_logprobs: [B, T] under pi, the trainer's policy at the time of the rollout.
+        engine_logprobs: [B, T] under mu, as the engine computed them when it sampled.
         mask: [B, T] 1 on completion tokens.
         level: ``token`` for exp(log pi - log mu) of each token, ``sequence`` for the exponential of
             their sum, the same for all tokens of a sequence.
     """
-    log_weight = torch.where(mask > 0, old_logp - behaviour_logp, 0.0)
+    log_weight = torch.where(mask > 0, trainer_logprobs - engine_logprobs, 0.0)
     if level == "sequence":
         log_weight = log_weight.sum(dim=1, keepdim=True).expand_as(mask)
     return log_weight.clamp(-20.0, 20.0).exp()
@@ -125,30 +125,30 @@ def _summary(weights: Tensor, mask: Tensor) -> BehaviourWeights:
 
 def policy_loss(
     logp: Tensor,
-    old_logp: Tensor,
+    trainer_logprobs: Tensor,
     ref_logp: Tensor | None,
     advantages: Tensor,
     mask: Tensor,
     spec: LossSpec,
-    behaviour_logp: Tensor | None = None,
+    engine_logprobs: Tensor | None = None,
 ) -> LossTerms:
     """GRPO's clipped surrogate plus ``beta * k3``, averaged over each sequence's own tokens.
 
     Args:
         logp: [B, T] log-probabilities under the policy, with gradient.
-        old_logp: [B, T] under the policy that sampled, without gradient.
+        trainer_logprobs: [B, T] under the policy that sampled, without gradient.
         ref_logp: [B, T] under the reference; None only where ``spec.beta`` is 0.
         advantages: [B].
         mask: [B, T] 1 on completion tokens. Masked before any ``exp``: padding may hold anything.
         spec: ratio level, clip range, beta, correction.
-        behaviour_logp: [B, T] as the engine computed them when it sampled, for the correction.
+        engine_logprobs: [B, T] as the engine computed them when it sampled, for the correction.
 
     Returns:
         One loss per sequence; the caller averages over all sequences of the optimizer step.
     """
     mask = mask.to(logp.dtype)
     tokens = mask.sum(dim=1).clamp(min=1.0)
-    log_ratio = torch.where(mask > 0, logp - old_logp, 0.0)
+    log_ratio = torch.where(mask > 0, logp - trainer_logprobs, 0.0)
     if spec.ratio == "sequence":
         log_ratio = ((log_ratio * mask).sum(dim=1) / tokens).unsqueeze(1).expand_as(mask)
     ratio = log_ratio.clamp(-20.0, 20.0).exp()
@@ -166,9 +166,11 @@ def policy_loss(
         kl = torch.zeros_like(per_token)
     behaviour = None
     if spec.behaviour_correction != "off":
-        if behaviour_logp is None:
+        if engine_logprobs is None:
             raise ValueError("behaviour_correction needs the engine's log-probabilities")
-        weights = behaviour_weights(old_logp, behaviour_logp, mask, spec.behaviour_correction)
+        weights = behaviour_weights(
+            trainer_logprobs, engine_logprobs, mask, spec.behaviour_correction
+        )
         per_token = weights.clamp(max=CORRECTION_CAP) * per_token
         behaviour = _summary(weights, mask)
     held_back = (clipped < unclipped).to(logp.dtype)

@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,12 @@ from typing import Any
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.accelerators import CPUAccelerator
-from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
+from lightning.pytorch.strategies import (
+    DeepSpeedStrategy,
+    FSDPStrategy,
+    ModelParallelStrategy,
+    ParallelStrategy,
+)
 
 from svr_lightning.errors import ConfigError, error_line, require
 from svr_lightning.training import checkpoint as folders
@@ -184,7 +189,14 @@ class SVRDeepSpeedStrategy(DeepSpeedStrategy):
             folders.remove(Path(filepath))
 
 
-def own_strategy(strategy: Any) -> Any:
+def gradient_sync(strategy: Any, *, last: bool) -> AbstractContextManager[None]:
+    """Within it, processes exchange gradients only for the last backward pass of a step."""
+    if last or not isinstance(strategy, ParallelStrategy):
+        return nullcontext()
+    return strategy.block_backward_sync()
+
+
+def resolve_strategy(strategy: Any) -> Any:
     """The strategy of ``trainer.strategy``, where Lightning's ZeRO-2 is replaced by our own.
 
     Raises:

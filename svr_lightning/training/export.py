@@ -19,7 +19,7 @@ def export_policy(pl_module: Any, root: Path) -> Path:
     """Save the module's policy under ``root/policy`` and return that folder."""
     folder = root / "policy"
     pl_module.actor.export(folder, pl_module.sampling.max_completion_tokens)
-    rule = pl_module.protocol.rule
+    rule = pl_module.applied_evaluation.resolve(pl_module.recipe).rule
     if isinstance(rule, Confident):
         # Without the certificate that the folder may have had: it was for other weights.
         usual = Confident(threshold=rule.threshold)
@@ -51,7 +51,7 @@ svr predict {settings}--model.policy.path THIS_FOLDER --question '...'
 def model_card(pl_module: Any) -> str:
     """The model card: how the policy was trained, and a command that runs it."""
     recipe = pl_module.recipe
-    protocol = pl_module.protocol
+    protocol = pl_module.applied_evaluation.resolve(pl_module.recipe)
     stop = "only"
     if protocol.rule is not None:
         stop = f"at the first complete turn with {protocol.rule}, or"

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from lightning.pytorch.loggers.logger import Logger
-from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
+from torch import Tensor
 
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.rewards import Reward
@@ -98,6 +99,27 @@ def combined(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
         for key, value in row.items():
             found.setdefault(key, []).append(value)
     return {key: max(of) if key in MAXIMA else fmean(of) for key, of in found.items()}
+
+
+def transferred(logged: Sequence[Mapping[str, Tensor]]) -> list[dict[str, float]]:
+    """Scalars of an optimizer step's micro-batches as numbers.
+
+    They come from the device in one copy: each copy waits until the device has caught up.
+    """
+    scalars = [value.detach().double() for row in logged for value in row.values()]
+    numbers = iter(torch.stack(scalars).tolist())
+    return [{key: next(numbers) for key in row} for row in logged]
+
+
+def completion_tokens(groups: Sequence[Group]) -> int:
+    """Sampled tokens of a rollout."""
+    turns = [turn for group in groups for trajectory in group.scored for turn in trajectory]
+    return sum(turn.completion_tokens for turn in turns)
+
+
+def shows_progress(trainer: Any) -> bool:
+    """Whether this process shows how far it is: ``trainer.enable_progress_bar`` decides."""
+    return trainer.global_rank == 0 and getattr(trainer, "shows_progress", True)
 
 
 def rollout_stats(groups: Sequence[Group], recipe: Recipe) -> dict[str, float]:
@@ -212,3 +234,38 @@ def nothing_to_learn(stats: Mapping[str, float]) -> str | None:
     if stats.get("train/truncated") == 1:
         return NOTHING_FINISHED
     return NOTHING_RIGHT if stats.get("train/accuracy") == 0 else None
+
+
+LOGPROB_DIFF_LIMIT = 0.1
+"""Mean difference in nats between trainer and engine above which a warning is given. Rounding to
+bf16 explains about 0.03; another policy's weights make several tenths."""
+
+
+def check_engine_gap(stats: Mapping[str, float], step: int) -> None:
+    """Warn if the engine samples from other weights than those that train.
+
+    Only the first update of a rollout can tell: later ones differ from what sampled it.
+
+    Raises:
+        RuntimeError: if the engine's log-probabilities are not numbers.
+    """
+    gap = stats["engine/logprob_diff"]
+    if "train/reward/mean" not in stats or gap <= LOGPROB_DIFF_LIMIT:
+        return
+    line = (
+        f"engine/logprob_diff is {gap:.3g} nats at optimizer step {step}, above "
+        f"{LOGPROB_DIFF_LIMIT}: the engine does not sample from the policy that trains. "
+        "Its weights are stale or wrong, or it computes in another precision"
+    )
+    if math.isnan(gap):
+        raise RuntimeError(f"{line}. Stopped before the update")
+    rank_zero_warn(line)
+
+
+def require_finite_number(what: str, value: float, step: int, problem_ids: Sequence[str]) -> None:
+    """Refuse to take optimizer step ``step`` with a loss or gradient that is NaN or infinite."""
+    if not math.isfinite(value):
+        raise RuntimeError(
+            f"the {what} of optimizer step {step} is not finite; stopped before the update. "
+            f"Problems: {', '.join(dict.fromkeys(problem_ids))}. The last checkpoint is intact"
+        )

@@ -3,31 +3,34 @@
 :meth:`SVRModule.collect` and :meth:`SVRModule.training_step` are the loop of
 ``examples/minimal_svr.py``; the fit loop calls one, then the other. Loading and evaluating the
 policy are the base class's.
+
+Departs from GRPO in:
+
+- several turns, whose prompts quote the turn before; what of them trains is the recipe's choice;
+- degenerate groups are replaced by fresh problems (``resample``);
+- with one update per rollout the ratio starts from the loss's own log-probabilities, never from the
+  engine's;
+- a reference that follows the policy (``reference``);
+- all sequences of an optimizer step weigh the same, however they are split.
 """
 
 import math
 import time
-import warnings
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import torch
-from lightning.pytorch.strategies import ParallelStrategy
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 
 from svr_lightning.core.ranges import Count, check_arguments
-from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import Decoding, Problem
-from svr_lightning.display import plain
 from svr_lightning.engines.acting_weights import adapters_of
 from svr_lightning.engines.base import Engine
 from svr_lightning.errors import require
 from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.policy.policy import RemotePolicy, seconds_now
-from svr_lightning.recipes.base import Group, Recipe
+from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.collect import ResampleMode, collect_rollout
 from svr_lightning.training.checkpoint import check_adapters, check_weights, without_reference
@@ -38,45 +41,42 @@ from svr_lightning.training.config import (
     check_sampling,
 )
 from svr_lightning.training.data import SVRDataModule
-from svr_lightning.training.distributed import SVRDeepSpeedStrategy, check_precision
+from svr_lightning.training.distributed import (
+    SVRDeepSpeedStrategy,
+    check_precision,
+    gradient_sync,
+)
 from svr_lightning.training.evaluating import PolicyModule
 from svr_lightning.training.logs import (
     CSVLog,
+    check_engine_gap,
     combined,
+    completion_tokens,
     gather_lists,
     nothing_to_learn,
     peak_memory,
+    require_finite_number,
     rollout_stats,
+    shows_progress,
+    transferred,
 )
 from svr_lightning.training.optimizer import (
-    clip_gradients,
+    clip_and_step,
     make_optimizer,
     make_reference,
     mix_reference,
     set_scheduled_rates,
 )
-from svr_lightning.training.trainer import RolloutFitLoop
-from svr_lightning.training.update import (
-    TrainBatch,
-    dummy_sample,
-    micro_batches,
-    policy_update_loss,
-    samples_of,
+from svr_lightning.training.records import report_operating_point
+from svr_lightning.training.rollouts import (
+    Rollout,
+    fresh_problems,
+    optimizer_steps,
+    show_prompt,
+    warn_of_cut_prompts,
 )
-
-LOGPROB_DIFF_LIMIT = 0.1
-"""Mean difference in nats between trainer and engine above which a warning is given. Rounding to
-bf16 explains about 0.03; another policy's weights make several tenths."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rollout:
-    """What one rollout gives to train on."""
-
-    steps: list[list[TrainBatch]]
-    """The micro-batches of each optimizer step."""
-    stats: dict[str, float]
-    """What is logged with the first of them."""
+from svr_lightning.training.trainer import RolloutFitLoop
+from svr_lightning.training.update import TrainBatch, policy_update_loss
 
 
 class SVRModule(PolicyModule):
@@ -128,9 +128,8 @@ class SVRModule(PolicyModule):
         self.updates_per_rollout = updates_per_rollout
         self.micro_batch_size = micro_batch_size
         self.reference = None
-        self.groups: list[Group] = []
-        """The groups of the latest rollout, for observers."""
-        self._prompt_shown = self._warned_of_nothing = False
+        self._prompt_shown = False
+        self._warned_of_nothing = False
 
     # --- before the first step ------------------------------------------------------------------
 
@@ -154,7 +153,7 @@ class SVRModule(PolicyModule):
             "a stock lightning Trainer has no rollouts to train on: use svr_lightning.SVRTrainer, "
             "or write a loop of your own with collect_rollout and policy_update_loss",
         )
-        self.report_operating_point(stage)
+        report_operating_point(self, stage)
         if stage != "fit":
             return
         require(
@@ -199,135 +198,125 @@ class SVRModule(PolicyModule):
 
     @torch.no_grad()
     def collect(self, problems: list[Problem]) -> Rollout:
-        """Roll out one batch of problems with the current weights."""
+        """Roll out one batch of problems with the current weights; the fit loop calls it."""
         started = time.perf_counter()
-        self._show_prompt(problems)
-        self._warn_of_cut_prompts(problems)
-        # Of all processes if single groups are replaced; whole batches are drawn from all problems.
-        replaces = self.resample == "top_up"
-        batch_ids = gather_lists([problem.id for problem in problems]) if replaces else []
+        step = self.global_step
+        dialogue = self.recipe.dialogue
+        renderer = self.actor.renderer
+
+        # 1. Look at the prompts.
+        if not self._prompt_shown:
+            show_prompt(renderer, dialogue, problems[0])
+            self._prompt_shown = True
+        warn_of_cut_prompts(renderer, dialogue, problems)
+
+        # 2. Sample, grade, reward and credit, with the current weights in the engine.
+        batch_ids: frozenset[str] = frozenset()
+        if self.resample == "top_up":  # single problems are replaced, by none of any process
+            batch_ids = frozenset(gather_lists([problem.id for problem in problems]))
+
+        def fresh(draw: int, count: int, exclude: frozenset[str]) -> list[Problem]:
+            drawn = fresh_problems(
+                self.data,
+                self.seed,
+                step,
+                draw=draw,
+                count=count,
+                batch_ids=batch_ids,
+                exclude=exclude,
+            )
+            warn_of_cut_prompts(renderer, dialogue, drawn)
+            return drawn
+
         with (
-            self.actor.sampling(self.global_step) as sync_seconds,
+            self.actor.sampling(step) as sync_seconds,
             self.trainer.profiler.profile("rollout"),  # type: ignore[attr-defined]
         ):
             groups = collect_rollout(
                 self.actor.engine,
                 self.recipe,
                 problems,
-                renderer=self.actor.renderer,
+                renderer=renderer,
                 sampling=self.sampling,
                 seed=self.seed,
-                step=self.global_step,
+                step=step,
                 resample=self.resample,
-                fresh=partial(self._fresh_problems, frozenset(batch_ids)),
-                show_progress=self.shows_progress,
+                fresh=fresh,
+                show_progress=shows_progress(self.trainer),
             )
-        self.groups = groups
+
+        # 3. Measure it, and wait for the other processes.
         stats = rollout_stats(groups, self.recipe)
         stats["time/rollout"] = time.perf_counter() - started
-        turns = [turn for group in groups for scored in group.scored for turn in scored]
-        tokens = sum(turn.completion_tokens for turn in turns)
-        stats["speed/rollout"] = tokens / stats["time/rollout"]
+        stats["speed/rollout"] = completion_tokens(groups) / stats["time/rollout"]
         if sync_seconds is not None:
             stats["time/sync"] = sync_seconds
         if self.trainer.world_size > 1:
             waiting = time.perf_counter()
             self.trainer.strategy.barrier()
             stats["time/wait"] = time.perf_counter() - waiting
-        return Rollout(steps=self._optimizer_steps(groups), stats=stats)
 
-    def _optimizer_steps(self, groups: Sequence[Group]) -> list[list[TrainBatch]]:
-        """The micro-batches of the optimizer steps that share a rollout."""
-        problems = self.data.problems_per_step // self.trainer.world_size
-        sequences = problems * self.recipe.samples_per_problem
-        accumulate = math.ceil(sequences / self.micro_batch_size)
-        batches = micro_batches(
-            samples_of(groups, self.recipe.samples_per_problem),
-            accumulate=accumulate,
+        # 4. Split its sequences into micro-batches.
+        def trainer_logprobs(batch: TrainBatch) -> TrainBatch:
+            # The engine's own are unsuitable: their rounding can exceed the clip range.
+            with self.trainer.precision_plugin.train_step_context():
+                logprobs = self.actor.logprobs(batch.to(self.device), self.sampling.temperature)
+            return replace(batch, trainer_logprobs=logprobs.to(batch.engine_logprobs.device))
+
+        steps = optimizer_steps(
+            groups,
+            self.recipe,
+            renderer,
+            problems_per_step=self.data.problems_per_step // self.trainer.world_size,
+            micro_batch_size=self.micro_batch_size,
             updates=self.updates_per_rollout,
-            version=self.global_step,
-            loss_tokens=self.actor.renderer.loss_tokens,
-            token_choices=self.actor.renderer.token_choices,
-            dummy_sample=dummy_sample(groups),
+            version=step,
+            trainer_logprobs=trainer_logprobs,
         )
-        if self.updates_per_rollout > 1:
-            batches = [self._with_old_logprobs(batch) for batch in batches]
-        return [batches[i : i + accumulate] for i in range(0, len(batches), accumulate)]
-
-    def _with_old_logprobs(self, batch: TrainBatch) -> TrainBatch:
-        """Store the log-probabilities that ratios start from.
-
-        The engine's are unsuitable: their rounding can exceed the clip range.
-        """
-        with self.trainer.precision_plugin.train_step_context():
-            here = batch.to(self.device)
-            old = self.actor.logprobs(here, self.sampling.temperature)
-        return replace(batch, old_logprobs=old.to(batch.logprobs.device))
-
-    def _fresh_problems(
-        self, batch_ids: frozenset[str], draw: int, count: int, exclude: frozenset[str]
-    ) -> list[Problem]:
-        """This process's stride of a draw that is equal on all, without a batch's problems."""
-        seed = derive_seed(
-            self.seed, step=self.global_step, problem_id="", attempt=draw, purpose="resample"
-        )
-        rank, ranks = self.data.shard
-        drawn = self.data.fresh_problems(seed, (count + len(exclude)) * ranks, batch_ids)
-        fresh = [problem for problem in drawn[rank::ranks] if problem.id not in exclude][:count]
-        self._warn_of_cut_prompts(fresh)
-        return fresh
-
-    def _show_prompt(self, problems: Sequence[Problem]) -> None:
-        """Print the first prompt of a run as rendered."""
-        if not self._prompt_shown:
-            text = self.actor.renderer.text(self.recipe.dialogue.first(problems[0]))
-            rank_zero_info(f"\nfirst rendered prompt:\n{plain(text)}")
-            self._prompt_shown = True
-
-    def _warn_of_cut_prompts(self, problems: Sequence[Problem]) -> None:
-        """Name problems that do not fit a prompt; each process knows only its own."""
-        first = self.recipe.dialogue.first
-        unfit = [one.id for one in problems if not self.actor.renderer.fits(first(one))]
-        if unfit:
-            warnings.warn(
-                f"training problems {', '.join(unfit)} do not fit model.policy.max_prompt_tokens="
-                f"{self.actor.renderer.max_prompt_tokens}; the left of their text is cut",
-                stacklevel=2,
-            )
+        return Rollout(groups=groups, steps=steps, stats=stats)
 
     # --- its optimizer steps --------------------------------------------------------------------
 
     def training_step(self, rollout: Rollout, batch_idx: int) -> None:
-        """Train on one rollout."""
+        """Train on one rollout; Lightning calls it with what :meth:`collect` returned."""
         stats = rollout.stats
         for batches in rollout.steps:
             if self.global_step == self.trainer.max_steps:
                 break
-            self._update(batches, stats)
+            self._update(batches, stats, rollout.problem_ids)
             stats = {}
 
-    def _update(self, batches: Sequence[TrainBatch], stats: dict[str, float]) -> None:
-        """One optimizer step: accumulate the gradient, clip it, step, and log with ``stats``."""
-        step, started = self.global_step + 1, seconds_now()
+    def _update(
+        self, batches: Sequence[TrainBatch], stats: dict[str, float], problem_ids: Sequence[str]
+    ) -> None:
+        """One optimizer step, logged with ``stats`` of the rollout of ``problem_ids``."""
+        started = seconds_now()
+        step = self.global_step + 1
+        strategy = self.trainer.strategy
+
+        # 1. Loss and gradient, one micro-batch after the other.
         logged = []
         for number, batch in enumerate(batches, start=1):
-            here = batch.to(self.device)
-            with self._gradient_sync(last=number == len(batches)):
+            with gradient_sync(strategy, last=number == len(batches)):
                 update = policy_update_loss(
                     self.policy,
                     self.reference,
-                    here,
+                    batch.to(self.device),
                     self.recipe.loss,
                     temperature=self.sampling.temperature,
                 )
-                _require_finite("loss", update.loss.item(), step, batch.group_ids)
                 with torch.autocast(self.device.type, enabled=False):
                     self.manual_backward(update.loss / len(batches))
-            logged.append({name: value.item() for name, value in update.logged.items()})
+            logged.append(update.logged)
+        rows = transferred(logged)
+        for batch, row in zip(batches, rows, strict=True):
+            require_finite_number("loss", row["train/loss"], step, batch.group_ids)
         seconds = seconds_now() - started
+
+        # 2. What is logged, over micro-batches and processes; stop if the engine is broken.
         optimizer: Any = self.optimizers()
         stats = {
-            **combined(logged),
+            **combined(rows),
             "time/update": seconds,
             "speed/update": sum(sum(batch.lengths) for batch in batches) / seconds,
             "memory/peak": peak_memory(self.device),
@@ -336,61 +325,30 @@ class SVRModule(PolicyModule):
         }
         stats = combined(gather_lists([stats]))
         self.write_metrics(stats, step)
-        self._watch(stats, step)
-        norm = self._step(optimizer, step)
+        if not self._warned_of_nothing and (warning := nothing_to_learn(stats)):
+            self._warned_of_nothing = True
+            rank_zero_warn(f"optimizer step {step}: {warning}")
+        if not self.sampling.restricted:  # top_p cuts a distribution
+            check_engine_gap(stats, step)
+        for name, key in (("reward", "train/reward/mean"), ("accuracy", "train/accuracy")):
+            if key in stats:
+                self.log(name, stats[key], prog_bar=True, logger=False, batch_size=1)
+
+        # 3. Clip and step, and the schedule with it.
+        def finite(norm: float) -> None:
+            require_finite_number("gradient", norm, step, problem_ids)
+
+        norm = clip_and_step(strategy, optimizer, self.optimizer_config.gradient_clip_val, finite)
+        self.policy.zero_grad()  # else gradients would take memory during the next rollout
+        scheduler: Any = self.lr_schedulers()
+        scheduler.step()
+
+        # 4. The reference follows; does the engine see a change?
         every = self.reference_config.every
         if self.reference is not None and every and step % every == 0:
             mix_reference(self.reference, self.policy, self.reference_config.mix)
         changed = self.actor.fraction_of_weights_changed()
         self.write_metrics({"train/grad_norm": norm, "engine/changed_frac": changed}, step)
-
-    def _gradient_sync(self, *, last: bool) -> AbstractContextManager[None]:
-        """Within it, gradients are exchanged between processes only for a step's last backward."""
-        strategy = self.trainer.strategy
-        if last or not isinstance(strategy, ParallelStrategy):
-            return nullcontext()
-        return strategy.block_backward_sync()
-
-    def _step(self, optimizer: Any, step: int) -> float:
-        """Clip, step and free the gradients; the gradient's norm before clipping."""
-        strategy, ids = self.trainer.strategy, [group.problem.id for group in self.groups]
-        if isinstance(strategy, SVRDeepSpeedStrategy):
-            optimizer.step()  # which clips, and leaves out an update that is not finite
-            norm = strategy.gradient_norm()
-            _require_finite("gradient", norm, step, ids)
-        else:
-            norm = clip_gradients(optimizer, self.optimizer_config.gradient_clip_val)
-            _require_finite("gradient", norm, step, ids)
-            optimizer.step()
-        self.policy.zero_grad()  # else gradients would take memory during the next rollout
-        scheduler: Any = self.lr_schedulers()
-        scheduler.step()
-        return norm
-
-    def _watch(self, stats: dict[str, float], step: int) -> None:
-        """Warn of a rollout without signal and of an engine with other weights; show progress.
-
-        Raises:
-            RuntimeError: if the engine's log-probabilities are not numbers.
-        """
-        if not self._warned_of_nothing and (warning := nothing_to_learn(stats)):
-            self._warned_of_nothing = True
-            rank_zero_warn(f"optimizer step {step}: {warning}")
-        gap = stats["engine/logprob_diff"]
-        # Later updates of a rollout differ from what sampled it, and top_p cuts a distribution.
-        comparable = "train/reward/mean" in stats and not self.sampling.restricted
-        if comparable and not gap <= LOGPROB_DIFF_LIMIT:
-            line = (
-                f"engine/logprob_diff is {gap:.3g} nats at optimizer step {step}, above "
-                f"{LOGPROB_DIFF_LIMIT}: the engine does not sample from the policy that trains. "
-                "Its weights are stale or wrong, or it computes in another precision"
-            )
-            if math.isnan(gap):
-                raise RuntimeError(f"{line}. Stopped before the update")
-            rank_zero_warn(line)
-        for name, key in (("reward", "train/reward/mean"), ("accuracy", "train/accuracy")):
-            if key in stats:
-                self.log(name, stats[key], prog_bar=True, logger=False, batch_size=1)
 
     # --- checkpoints ----------------------------------------------------------------------------
 
@@ -417,11 +375,3 @@ class SVRModule(PolicyModule):
         if self.reference is None and not self.trains:
             checkpoint["state_dict"] = without_reference(checkpoint["state_dict"])
         check_weights(self.state_dict(), checkpoint["state_dict"])
-
-
-def _require_finite(what: str, value: float, step: int, problem_ids: Sequence[str]) -> None:
-    if not math.isfinite(value):
-        raise RuntimeError(
-            f"the {what} of optimizer step {step} is not finite; stopped before the update. "
-            f"Problems: {', '.join(dict.fromkeys(problem_ids))}. The last checkpoint is intact"
-        )

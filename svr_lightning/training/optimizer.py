@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from svr_lightning.engines.acting_weights import is_adapted
 from svr_lightning.errors import require
 from svr_lightning.policy.lora import AdapterReference
 from svr_lightning.training.config import OptimizerConfig, ReferenceConfig
+from svr_lightning.training.distributed import SVRDeepSpeedStrategy
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -63,6 +65,24 @@ def clip_gradients(optimizer: Any, limit: float | None) -> float:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     norm = torch.nn.utils.clip_grad_norm_(parameters, math.inf if limit is None else limit)
     return norm.item()
+
+
+def clip_and_step(
+    strategy: Any, optimizer: Any, limit: float | None, check: Callable[[float], None]
+) -> float:
+    """Clip the gradients and take an optimizer step; returns the norm before clipping.
+
+    ``check`` raises for a norm that is not finite, before any weight changes.
+    """
+    if isinstance(strategy, SVRDeepSpeedStrategy):
+        optimizer.step()  # which clips, and leaves out an update that is not finite
+        norm = strategy.gradient_norm()
+        check(norm)
+    else:
+        norm = clip_gradients(optimizer, limit)
+        check(norm)
+        optimizer.step()
+    return norm
 
 
 def make_reference(policy: Any, config: ReferenceConfig) -> Any:

@@ -29,7 +29,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from svr_lightning.errors import ConfigError, faults_of, require
 from svr_lightning.files import check_folder
 from svr_lightning.training.checkpoint import DurableCheckpointIO
-from svr_lightning.training.distributed import failing_together, own_strategy
+from svr_lightning.training.distributed import failing_together, resolve_strategy
 from svr_lightning.training.export import export_policy
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.progress import Progress
@@ -243,7 +243,7 @@ class SVRTrainer(Trainer):
             "limit_test_batches": limit_test_batches,
             "default_root_dir": root,
             "use_distributed_sampler": False,
-            "strategy": own_strategy(kwargs.get("strategy", "auto")),
+            "strategy": resolve_strategy(kwargs.get("strategy", "auto")),
         }
         if kwargs.get("logger") in (None, True):
             kwargs["logger"] = [

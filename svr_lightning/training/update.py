@@ -57,7 +57,7 @@ class TrainBatch:
     """[N] position in L whose hidden state predicts it: the one before its own."""
     mask: Tensor
     """[B, T] 1 on the completion tokens that are in the loss, usually all."""
-    logprobs: Tensor
+    engine_logprobs: Tensor
     """[B, T] nats, under the policy that sampled, as the engine computed them."""
     advantages: Tensor
     """[B]."""
@@ -68,7 +68,7 @@ class TrainBatch:
     """The factor of logged values, whose means are over the sequences with a loss."""
     group_ids: tuple[str, ...]
     """[B] problem of each sequence, for messages."""
-    old_logprobs: Tensor | None = None
+    trainer_logprobs: Tensor | None = None
     """[B, T] nats, under the policy that sampled, by the trainer; None with one update per
     rollout, where this policy is the current one."""
     choices: Choices | None = None
@@ -111,7 +111,7 @@ TokenChoices = Callable[[Sample], list[TokenChoice]]
 """Takes a sample; returns its choices in tokens, without those that have no such form."""
 
 
-def whole_completion(sample: Sample) -> tuple[int, int]:
+def all_tokens(sample: Sample) -> tuple[int, int]:
     """All completion tokens."""
     return 0, len(sample.completion_ids)
 
@@ -133,7 +133,7 @@ def micro_batches(
     accumulate: int,
     updates: int,
     version: int,
-    loss_tokens: LossTokens = whole_completion,
+    loss_tokens: LossTokens = all_tokens,
     token_choices: TokenChoices = no_choices,
     dummy_sample: Sample | None = None,
 ) -> list[TrainBatch]:
@@ -244,7 +244,7 @@ def _runs(lengths: Sequence[int], count: int, bound: int) -> list[slice]:
 def batch_of(
     samples: Sequence[Sample],
     weight: float,
-    loss_tokens: LossTokens = whole_completion,
+    loss_tokens: LossTokens = all_tokens,
     mean_weight: float | None = None,
     *,
     token_choices: TokenChoices = no_choices,
@@ -272,7 +272,7 @@ def batch_of(
         rows=rows,
         logit_positions=logit_positions,
         mask=_padded(in_loss, 0, completion),
-        logprobs=_padded([s.logprobs for s in samples], 0.0),
+        engine_logprobs=_padded([s.logprobs for s in samples], 0.0),
         advantages=torch.tensor([s.advantage for s in samples]),
         weight=weight,
         mean_weight=mean_weight,
@@ -364,9 +364,9 @@ def policy_update_loss(
     hidden = hidden_states(policy, batch)
     logp = logprobs_of(policy, hidden, batch, temperature)
     # With one update per rollout the policy that sampled is the current one.
-    old_logp = logp.detach() if batch.old_logprobs is None else batch.old_logprobs
+    trainer_logprobs = logp.detach() if batch.trainer_logprobs is None else batch.trainer_logprobs
     terms = policy_loss(
-        logp, old_logp, ref_logp, batch.advantages, batch.mask, spec, batch.logprobs
+        logp, trainer_logprobs, ref_logp, batch.advantages, batch.mask, spec, batch.engine_logprobs
     )
     loss = terms.loss.sum() * batch.weight
     weight = batch.mean_weight
@@ -374,7 +374,7 @@ def policy_update_loss(
     if scores is not None:
         loss = loss - scores.sum() * batch.choice_weight
     # While both have the same weights, trainer and engine differ by rounding alone.
-    gap = ((logp.detach() - batch.logprobs).abs() * batch.mask).sum(1)
+    gap = ((logp.detach() - batch.engine_logprobs).abs() * batch.mask).sum(1)
     logged = {
         "train/loss": loss.detach(),
         "train/kl": terms.kl.sum() * weight,

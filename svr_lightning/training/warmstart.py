@@ -43,6 +43,7 @@ from svr_lightning.training.documents import (
     encode,
 )
 from svr_lightning.training.export import export_policy
+from svr_lightning.training.records import quoted_config, record_fingerprint
 from svr_lightning.training.supervised import train
 
 SENTENCES = {
@@ -162,7 +163,7 @@ class WarmStart:
         rank_zero_info(_MEASURED.format(n=len(self.held_out), **shown))
         write_json(self.root / "warmstart.json", self.facts)
         rank_zero_info(f"policy: {export_policy(self.module, self.root)}")
-        evaluator.finish(self.module.quoted_config())  # removes the journal, so it comes last
+        evaluator.finish(quoted_config(self.module))  # removes the journal, so it comes last
         checkpoint.unlink(missing_ok=True)
 
     def _turns(self, records: Sequence[SampleRecord]) -> list[Encoded]:
@@ -268,7 +269,7 @@ def _plain_evaluator(
         top_p=drawn.top_p,
         top_k=drawn.top_k,
     )
-    fingerprint = f"{module.record_fingerprint('train', config)} {start.held_out} {sentence}"
+    fingerprint = f"{record_fingerprint(module, 'train', config)} {start.held_out} {sentence}"
     evaluator = Evaluator(
         module.engine,
         config,

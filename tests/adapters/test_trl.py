@@ -15,16 +15,16 @@ from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.tasks import get_task
 from svr_lightning.training.config import OptimizerConfig, ReferenceConfig
 from svr_lightning.training.data import SVRDataModule
-from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
+from tests.small_fit import Remembering
 from tests.small_fit import trainer as our_trainer
 from tests.tolerance import assert_same_first_step
 
 GROUP, PROBLEMS, SEED, LR = 8, 2, 42, 1e-4
 
 
-def our_step(folder: Path) -> tuple[SVRModule, list[Problem]]:
-    module = SVRModule(
+def our_step(folder: Path) -> tuple[Remembering, list[Problem]]:
+    module = Remembering(
         policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
         recipe=replace(train_with_trl.RECIPE, group_size=GROUP, loss=LossSpec(beta=0.1)),
         sampling=Decoding(temperature=0.9, max_completion_tokens=96),
@@ -40,12 +40,12 @@ def our_step(folder: Path) -> tuple[SVRModule, list[Problem]]:
         seed=SEED,
     )
     our_trainer(folder, max_steps=1).fit(module, data)
-    return module, [group.problem for group in module.groups]
+    return module, [group.problem for group in module.rollout.groups]
 
 
 def test_the_first_optimizer_step_is_ours(tmp_path):
     module, problems = our_step(tmp_path)
-    assert any(sample.advantage for group in module.groups for sample in group.samples)
+    assert any(sample.advantage for group in module.rollout.groups for sample in group.samples)
     engine = TransformersEngine(max_batch=64)
     trainer = train_with_trl.make_trainer(
         problems, str(tmp_path), engine, max_steps=1, seed=SEED, learning_rate=LR

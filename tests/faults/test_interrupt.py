@@ -10,7 +10,8 @@ import pytest
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from svr_lightning.core.types import Problem
-from svr_lightning.training.module import Rollout, SVRModule
+from svr_lightning.training.module import SVRModule
+from svr_lightning.training.rollouts import Rollout
 from svr_lightning.training.sources import DataSource
 from tests.commands import jsonl
 from tests.small_fit import data, module, same, trainer, weights

@@ -15,6 +15,7 @@ from svr_lightning.training.config import EvaluationConfig
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.evaluating import PolicyModule
 from svr_lightning.training.module import SVRModule
+from svr_lightning.training.records import record_fingerprint
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
 from tests import forked
@@ -84,7 +85,7 @@ def prints(
     )
     module.configure_model()
     monkeypatch.setattr(PolicyModule, "data", data)
-    return module, module.record_fingerprint("test", module.applied_evaluation)
+    return module, record_fingerprint(module, "test", module.applied_evaluation)
 
 
 def test_whatever_decides_a_record_is_in_the_fingerprint(tmp_path, monkeypatch):
@@ -103,11 +104,11 @@ def test_whatever_decides_a_record_is_in_the_fingerprint(tmp_path, monkeypatch):
     ]
     with torch.no_grad():
         next(module.policy.parameters()).mul_(1.01)
-    others.append(module.record_fingerprint("test", module.applied_evaluation))
+    others.append(record_fingerprint(module, "test", module.applied_evaluation))
     assert len({first, *others}) == 6
 
 
 def test_the_step_of_the_weights_is_in_the_fingerprint(tmp_path, monkeypatch):
     module, first = prints(tmp_path, monkeypatch)
     monkeypatch.setattr(PolicyModule, "global_step", 7)
-    assert module.record_fingerprint("test", module.applied_evaluation) != first
+    assert record_fingerprint(module, "test", module.applied_evaluation) != first

@@ -44,11 +44,12 @@ class Strike(Callback):
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, index: int) -> None:
         if index != 1:
             return
-        batch = batch.steps[0][0]
+        rollout = batch
+        batch = rollout.steps[0][0]
         self._fault(pl_module, batch)
         self.before = state(trainer, pl_module)
         self.batch_problems = list(dict.fromkeys(batch.group_ids))
-        self.step_problems = [group.problem.id for group in pl_module.groups]
+        self.step_problems = [group.problem.id for group in rollout.groups]
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self.after = state(trainer, pl_module)

@@ -32,7 +32,7 @@ def test_a_batch_is_padded_on_the_right_and_points_at_what_predicts_each_token()
     assert batch.rows.tolist() == [0, 0, 1, 1, 1]
     assert batch.logit_positions.tolist() == [2, 3, 0, 1, 2]
     torch.testing.assert_close(
-        batch.logprobs, torch.tensor([[-0.1, -0.2, 0.0], [-0.1, -0.2, -0.3]])
+        batch.engine_logprobs, torch.tensor([[-0.1, -0.2, 0.0], [-0.1, -0.2, -0.3]])
     )
     assert batch.advantages.tolist() == [1.0, -2.0]
     assert (batch.weight, batch.group_ids) == (0.5, ("g", "g"))
@@ -104,7 +104,12 @@ def gradients(model: Any, batches: list[TrainBatch]) -> dict[str, Tensor]:
     for batch in batches:
         logp = completion_logprobs(model, batch, TEMPERATURE)
         terms = policy_loss(
-            logp, batch.logprobs, batch.logprobs, batch.advantages, batch.mask, LossSpec()
+            logp,
+            batch.engine_logprobs,
+            batch.engine_logprobs,
+            batch.advantages,
+            batch.mask,
+            LossSpec(),
         )
         (terms.loss.sum() * batch.weight / len(batches)).backward()
     return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}

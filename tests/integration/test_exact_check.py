@@ -315,11 +315,13 @@ def test_the_self_checks_of_all_turns_are_learned_from(tmp_path, recipe):
     assert len(turns) == 2 * 4 * 2
     # Two choices in a turn that states both in form, none in one that is cut off.
     assert 0 < logged["train/exact/choices"] <= 2
-    samples = [one for group in model.groups for one in group.samples if one.choices is not None]
+    samples = [
+        one for group in model.rollout.groups for one in group.samples if one.choices is not None
+    ]
     assert len(samples) == len(turns)
     cut_off = [one for one, turn in zip(samples, turns, strict=True) if turn.completion.truncated]
     assert [one.choices for one in cut_off] == [()] * len(cut_off)
-    stated = sum(len(model.renderer.token_choices(one)) for one in samples)
+    stated = sum(len(model.actor.renderer.token_choices(one)) for one in samples)
     assert logged["train/exact/choices"] == pytest.approx(stated / len(turns))
 
 
@@ -329,5 +331,7 @@ def test_the_option_leaves_the_rollout_and_the_other_sequences_as_they_are(tmp_p
     for weight in (0.0, 1.0):
         model = module(recipe=SVRPlus(exact_check=weight, **options))
         trainer(tmp_path / str(weight), max_steps=1).fit(model, data())
-        samples.append([one for g in model.groups for one in g.samples if one.choices is None])
+        samples.append(
+            [one for g in model.rollout.groups for one in g.samples if one.choices is None]
+        )
     assert samples[0] == samples[1]

@@ -52,7 +52,7 @@ class Watch(Callback):
         (version,) = {turn.sampled.policy_version for turn in turns_of(pl_module)}
         self.versions.append(version)
         self.steps.append(trainer.global_step)
-        self.problems.append(tuple(group.problem.id for group in pl_module.groups))
+        self.problems.append(tuple(group.problem.id for group in batch.groups))
 
 
 def test_each_rollout_is_sampled_by_the_weights_of_its_own_step(tmp_path):

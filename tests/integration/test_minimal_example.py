@@ -18,7 +18,6 @@ from svr_lightning.core.schedule import warmup_stable_decay
 from svr_lightning.core.types import Decoding
 from svr_lightning.training.config import OptimizerConfig, ReferenceConfig
 from svr_lightning.training.logs import CSVLog
-from svr_lightning.training.module import SVRModule
 from tests import small_fit
 from tests.commands import SHIPPED
 from tests.scripted import says
@@ -29,7 +28,7 @@ SEED = 42
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> SVRModule:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> small_fit.Remembering:
     """The module after one optimizer step of the real trainer, in two micro-batches."""
     module = small_fit.module(
         recipe=minimal.RECIPE,
@@ -63,12 +62,12 @@ def test_the_example_and_the_trainer_take_the_same_first_step(trained):
     lr = minimal.LR * warmup_stable_decay(0, total_steps=1)
     optimizer = minimal.make_optimizer(policy, lr)
     engine, renderer = minimal.make_engine(policy, tokenizer)
-    problems = [group.problem for group in trained.groups]
+    problems = [group.problem for group in trained.rollout.groups]
     mean_return = minimal.train_step(
         policy, reference, engine, renderer, optimizer, problems, SEED, 0
     )
 
-    returns = [value for group in trained.groups for value in group.returns]
+    returns = [value for group in trained.rollout.groups for value in group.returns]
     assert mean_return == pytest.approx(sum(returns) / len(returns), rel=1e-12)
     assert len(set(returns)) > 1  # otherwise there was nothing to learn
     assert_same_first_step(policy, trained, lr, 1024, len(returns) * 1024)
@@ -89,12 +88,12 @@ def test_the_method_written_out_takes_the_trainers_first_step(trained):
     policy, reference = policies(2)
     lr = scratch.LR * warmup_stable_decay(0, total_steps=1)
     optimizer = scratch.make_optimizer(policy, lr)
-    problems = [group.problem for group in trained.groups]
+    problems = [group.problem for group in trained.rollout.groups]
     seen, loss = scratch.train_step(policy, reference, tokenizer, optimizer, problems, 0)
 
-    trajectories = [one for group in trained.groups for one in group.trajectories]
-    rewards = [turns for group in trained.groups for turns in group.rewards]
-    advantages = [sample.advantage for group in trained.groups for sample in group.samples]
+    trajectories = [one for group in trained.rollout.groups for one in group.trajectories]
+    rewards = [turns for group in trained.rollout.groups for turns in group.rewards]
+    advantages = [sample.advantage for group in trained.rollout.groups for sample in group.samples]
     expected = zip(trajectories, rewards, advantages, strict=True)
     for (turns, earned, advantage), (one, totals, weight) in zip(seen, expected, strict=True):
         assert [turn.text for turn in turns] == [turn.completion.text for turn in one.turns]

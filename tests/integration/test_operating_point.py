@@ -27,6 +27,7 @@ from svr_lightning.recipes.svr import SVR
 from svr_lightning.tiny import COUNTDOWN_TINY
 from svr_lightning.training.config import EvaluationConfig
 from svr_lightning.training.module import SVRModule
+from svr_lightning.training.records import quoted_config
 from svr_lightning.training.sources import DataSource, load_problems
 from tests.commands import TINY, jsonl, refused
 from tests.scripted import TOKENIZER
@@ -150,7 +151,7 @@ def test_a_configured_threshold_wins_then_the_policys_then_the_papers(tmp_path):
     assert SVRModule().applied_evaluation.stop == Confident()
     quoted = SVRModule(policy=own)
     quoted.run_config = {"seed_everything": 1, "model": {"evaluation": {"stop": None}}}
-    evaluation = quoted.quoted_config()["model"]["evaluation"]
+    evaluation = quoted_config(quoted)["model"]["evaluation"]
     assert evaluation["stop"]["class_path"] == "svr_lightning.core.stopping.Confident"
     assert rule_from_config(evaluation) == Confident(threshold=0.7)
     assert quoted.run_config["model"]["evaluation"] == {"stop": None}
@@ -161,10 +162,10 @@ def test_results_quote_the_rule_that_the_recipe_makes_of_the_configured_one():
         module = SVRModule(
             recipe=SVR(interface="verdict"), evaluation=EvaluationConfig(adaptive=adaptive)
         )
-        quoted = module.quoted_config()
+        quoted = quoted_config(module)
         assert rule_from_config(quoted["model"]["evaluation"]) == Confident(threshold=0.0)
         assert quoted["protocol"]["adaptive"] is adaptive
-    none = SVRModule(recipe=GRPO()).quoted_config()["model"]["evaluation"]
+    none = quoted_config(SVRModule(recipe=GRPO()))["model"]["evaluation"]
     assert none["stop"] is None
 
 

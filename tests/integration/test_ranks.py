@@ -7,7 +7,11 @@ import pytest
 import torch
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.training.distributed import SVRDeepSpeedStrategy, check_precision, own_strategy
+from svr_lightning.training.distributed import (
+    SVRDeepSpeedStrategy,
+    check_precision,
+    resolve_strategy,
+)
 from tests import forked
 from tests.commands import SMALL, TINY, jsonl, refused
 from tests.faults.runs import MEASURED
@@ -143,11 +147,11 @@ def test_an_infinite_gradient_on_one_rank_stops_both_before_the_update(ranks):
 @pytest.mark.parametrize("name", ["deepspeed", "deepspeed_stage_2"])
 def test_a_strategy_named_as_lightnings_is_our_own(name):
     pytest.importorskip("deepspeed")
-    strategy = own_strategy(name)
+    strategy = resolve_strategy(name)
     assert type(strategy) is SVRDeepSpeedStrategy
     zero = strategy.config["zero_optimization"]
     assert (zero["stage"], zero["overlap_comm"], zero["contiguous_gradients"]) == (2, False, True)
-    assert own_strategy("ddp") == "ddp"
+    assert resolve_strategy("ddp") == "ddp"
 
 
 def test_lightnings_own_object_and_sharded_weights_are_refused():
@@ -157,7 +161,7 @@ def test_lightnings_own_object_and_sharded_weights_are_refused():
     objects = (DeepSpeedStrategy(), ModelParallelStrategy())
     for strategy in ("fsdp", "deepspeed_stage_3", "deepspeed_stage_2_offload", *objects):
         with pytest.raises(ConfigError, match="use deepspeed_stage_2 or SVRDeepSpeedStrategy, wit"):
-            own_strategy(strategy)
+            resolve_strategy(strategy)
 
 
 def test_an_evaluation_under_deepspeed_needs_neither_training_data_nor_an_optimizer(tmp_path):

@@ -23,7 +23,8 @@ from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.training.config import EvaluationConfig
 from svr_lightning.training.logs import CSVLog
-from svr_lightning.training.module import Rollout, SVRModule
+from svr_lightning.training.module import SVRModule
+from svr_lightning.training.rollouts import Rollout
 from tests import small_fit
 from tests.commands import jsonl, logged
 
@@ -51,7 +52,7 @@ PROBLEMS = 4
 """Of a step."""
 
 
-def fit(recipe: Recipe, folder: Path, *callbacks: Callback) -> SVRModule:
+def fit(recipe: Recipe, folder: Path, *callbacks: Callback) -> small_fit.Remembering:
     """One optimizer step, in which some problem's answers do not all earn the same; a validation.
 
     Few completions of the policy are longer than its 64 tokens.
@@ -99,7 +100,7 @@ def test_a_recipe_trains_and_evaluates(name, tmp_path, capsys):
     optimised = Optimised()
     module = fit(recipe, tmp_path, optimised)
     assert module.trainer.global_step == 1
-    assert not all(group.degenerate for group in module.groups)
+    assert not all(group.degenerate for group in module.rollout.groups)
     assert logged(tmp_path)["train/grad_norm"][1] > 0
     written = {turn.completion.text for turn in small_fit.turns_of(module)}
     parts = set(optimised.texts) - written

@@ -11,7 +11,7 @@ def test_a_training_logs_its_speed(tmp_path):
     model = module(micro_batch_size=8)
     trainer(tmp_path, max_steps=2, logger=[CSVLog(tmp_path)]).fit(model, data())
     values = {key: found[2] for key, found in logged(tmp_path).items() if 2 in found}
-    samples = [sample for group in model.groups for sample in group.samples]
+    samples = [sample for group in model.rollout.groups for sample in group.samples]
     sampled = sum(len(turn.sampled.token_ids) for turn in turns_of(model))
     learned = sum(len(one.prompt_ids) + len(one.completion_ids) for one in samples)
     assert values["speed/rollout"] * values["time/rollout"] == pytest.approx(sampled)

@@ -60,8 +60,8 @@ class Drawn(Callback):
     def __init__(self) -> None:
         self.steps: list[list[Completion]] = []
 
-    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
-        groups = sorted(module.groups, key=lambda group: group.problem.id)
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
+        groups = sorted(batch.groups, key=lambda group: group.problem.id)
         trajectories = [one for group in groups for one in group.trajectories]
         self.steps.append([turn.sampled for one in trajectories for turn in one.turns])
 

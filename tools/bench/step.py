@@ -99,10 +99,10 @@ class Noting(Callback):
     def __init__(self, notebook: Notebook) -> None:
         self.notebook = notebook
 
-    def on_train_batch_end(self, _: Any, module: Any, __: Any, batch: Any, *___: Any) -> None:
+    def on_train_batch_end(self, _: Any, __: Any, ___: Any, batch: Any, *____: Any) -> None:
         """The optimizer has stepped; the batch is the rollout before it, timed."""
         self.notebook.now["rollout"] = batch.stats["time/rollout"]
-        for trajectory in (one for group in module.groups for one in group.trajectories):
+        for trajectory in (one for group in batch.groups for one in group.trajectories):
             completions = [turn.sampled for turn in trajectory.turns]
             self.notebook.count("prompt", (c.prompt_ids for c in completions))
             self.notebook.count("generated", (c.token_ids for c in completions))
