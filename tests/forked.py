@@ -18,6 +18,10 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
+FIRST_PORT = 20_000
+PORTS_OF_A_WORKER = 1_000
+BLOCKS = 12
+"""All below 32,768, where Linux begins to give ports to outgoing connections."""
 _PORTS: list[socket.socket] = []
 METHOD = "forkserver"
 _FORKS = multiprocessing.get_context(METHOD)
@@ -32,7 +36,8 @@ def start(
 
     Modules are found where this process finds them.
     """
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port())}
+    variables |= environment
     process = _FORKS.Process(target=_run, args=(module, arguments, log, variables))
     process.start()
     return process
@@ -48,13 +53,24 @@ def wait(process: BaseProcess, timeout: float = 600) -> int:
 def free_port() -> int:
     """A port that nobody but a server of this test is given, however late it begins to listen.
 
-    A socket keeps it. Who sets SO_REUSEADDR, as torch does, can listen there all the same.
+    It lies below the ports of outgoing connections, in a block of this worker of pytest-xdist. A
+    socket keeps it from other runs of the tests. Who sets SO_REUSEADDR, as torch does, can listen
+    there all the same.
     """
-    _PORTS.append(socket.socket())
-    _PORTS[-1].bind(("", 0))
-    # Set before, another one could bind it too.
-    _PORTS[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    return int(_PORTS[-1].getsockname()[1])
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = FIRST_PORT + worker % BLOCKS * PORTS_OF_A_WORKER
+    for port in range(first, first + PORTS_OF_A_WORKER):
+        holder = socket.socket()
+        try:
+            holder.bind(("", port))
+        except OSError:  # held by this test run or by another one
+            holder.close()
+            continue
+        # Set before, another one could bind it too.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _PORTS.append(holder)
+        return port
+    raise RuntimeError(f"no port of {first} to {first + PORTS_OF_A_WORKER - 1} is free")
 
 
 def finish_ranks(folder: Path, *arguments: str, module: str) -> None:

@@ -413,7 +413,12 @@ class SVRTrainer(Trainer):
 
         self.interrupt_waits = 0
         defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-        ours = {n: own for n, own in defaults.items() if signal.getsignal(n) == own}
+        ours = {}
+        for number, default in defaults.items():
+            now = signal.getsignal(number)
+            # Lightning puts back what it found: of an earlier training, the function below.
+            if now == default or getattr(now, "__module__", "") == __name__:
+                ours[number] = default
         if current_thread() is not main_thread():
             ours = {}
         for number in ours:

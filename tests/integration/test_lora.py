@@ -25,6 +25,7 @@ from svr_lightning.training.distributed import SVRDeepSpeedStrategy
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.optimizer import make_reference
 from tests import small_fit
+from tests.forked import free_port
 from tests.models import MODELS, with_adapter
 from tests.requests import finish, mixed, plain_scores
 from tests.tolerance import of_logprobs
@@ -197,8 +198,9 @@ def test_an_adapter_alone_is_no_policy(trained):
         Policy.load(PolicyConfig(path=str(trained[0] / "adapter")))
 
 
-def test_deepspeed_is_refused(tmp_path):
+def test_deepspeed_is_refused(tmp_path, monkeypatch):
     pytest.importorskip("deepspeed")
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
     policy = PolicyConfig(max_prompt_tokens=512, max_model_len=1024, lora=LORA)
     trainer = small_fit.trainer(tmp_path, strategy=SVRDeepSpeedStrategy())
     model = small_fit.module(policy=policy, reference=ReferenceConfig(every=0))
