@@ -34,13 +34,15 @@ def get_task(name: str) -> Task:
 @cache
 def _made(cls: type[Task]) -> Task:
     """The task of a class, made once."""
-    own = f"{cls.__module__}.{cls.__qualname__}"
+    class_path = f"{cls.__module__}.{cls.__qualname__}"
     try:
         task = cls()
     except Exception as error:  # the class is the user's own: it may raise anything
-        raise ValueError(f"task {own!r} cannot be made: {error}") from error
-    if task.name != own and type(TASKS.get(task.name)) is not cls:
-        raise ValueError(f"{own}: name = {task.name!r} does not lead to this class; leave it out")
+        raise ValueError(f"task {class_path!r} cannot be made: {error}") from error
+    if task.name != class_path and type(TASKS.get(task.name)) is not cls:
+        raise ValueError(
+            f"{class_path}: name = {task.name!r} does not lead to this class; leave it out"
+        )
     return task
 
 
@@ -48,14 +50,14 @@ def _find_class(path: str) -> type[Task]:
     """The task class that a class path names."""
     module, dot, name = path.rpartition(".")
     try:
-        found: Any = getattr(importlib.import_module(module), name, None) if dot else None
+        task_class: Any = getattr(importlib.import_module(module), name, None) if dot else None
     except Exception as error:  # importing runs the user's code, which may raise anything
         raise ValueError(f"task {path!r} cannot be imported: {error}") from error
-    if found is None:
+    if task_class is None:
         known = ", ".join(TASKS)
         raise ValueError(
             f"unknown task {path!r}; known: {known}, or a class path like my_package.tasks.Sorting"
         )
-    if not isinstance(found, type) or not issubclass(found, Task):
+    if not isinstance(task_class, type) or not issubclass(task_class, Task):
         raise ValueError(f"task {path!r} is not a subclass of svr_lightning.tasks.Task")
-    return found
+    return task_class

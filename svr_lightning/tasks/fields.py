@@ -148,8 +148,8 @@ def present(row: Row, *names: str) -> str:
     for name in names:
         if row.get(name) is not None:
             return name
-    wanted = " or ".join(repr(name) for name in names)
-    raise ValueError(f"missing field {wanted}; the row has {sorted(map(str, row))}")
+    either = " or ".join(repr(name) for name in names)
+    raise ValueError(f"missing field {either}; the row has {sorted(map(str, row))}")
 
 
 def _written(value: Any, name: str) -> str:

@@ -103,6 +103,7 @@ def _start() -> Any:
 
 def _environment() -> dict[str, str]:
     """As little as possible, and the places of this process's packages, which the user may set."""
-    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "HOME") if name in os.environ}
+    names = ("LD_LIBRARY_PATH", "HOME")
+    variables = {name: os.environ[name] for name in names if name in os.environ}
     places = [str(_ROOT), *(os.path.abspath(place) for place in sys.path if place)]
-    return {**kept, "PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"}
+    return {**variables, "PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"}
