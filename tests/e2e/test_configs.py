@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from svr_lightning.core.rewards import RewardWeights
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.sources import DataSource
 from tests.commands import ROOT, resolved
@@ -19,7 +18,8 @@ OVERLAYS = sorted(
     for path in (ROOT / "configs").glob("*/*.yaml")
     if path.parent.name not in ("methods", "ablations") or path.stem in ("oracle", "verdict_only")
 )
-"""Methods and ablations are read in tests/core/test_method_configs.py, which is faster."""
+"""Methods and ablations are read in tests/core/test_method_configs.py, which is faster, and every
+number of the paper in tests/core/test_paper_settings.py."""
 
 
 def resolve(capsys: pytest.CaptureFixture[str], *configs: Path) -> dict[str, Any]:
@@ -80,40 +80,3 @@ def test_every_launch_script_parses_and_can_be_run(name):
     script = ROOT / "configs" / "hardware" / name
     subprocess.run(["bash", "-n", str(script)], check=True)
     assert os.access(script, os.X_OK)
-
-
-@pytest.mark.parametrize(
-    ("name", "generation", "scale", "mixing"),
-    [("countdown", 800, 768, 80), ("gsm8k", 1200, 1024, 40), ("math", 2048, 1536, 40)],
-)
-def test_the_real_configurations_carry_the_papers_hyperparameters(
-    capsys, name, generation, scale, mixing
-):
-    """Appendix A, number by number."""
-    resolved = resolve(capsys, ROOT / "configs" / f"{name}.yaml")
-    model, trainer, data = resolved["model"], resolved["trainer"], resolved["data"]
-    recipe = model["recipe"]["init_args"]
-    assert resolved["seed_everything"] == 42
-    assert model["policy"]["path"] == "Qwen/Qwen3.5-2B"
-    assert (model["policy"]["max_prompt_tokens"], model["policy"]["max_model_len"]) == (4096, 8192)
-    assert model["policy"]["gradient_checkpointing"] is True
-    assert (recipe["group_size"], recipe["horizon"]) == (8, 3)
-    assert recipe["length_scale"] == scale
-    assert (recipe["loss"]["clip_eps"], recipe["loss"]["beta"]) == (0.2, 0.08)
-    assert recipe["weights"] == vars(RewardWeights())  # see core/test_rewards.py
-    sampling = model["sampling"]
-    assert (sampling["temperature"], sampling["top_p"]) == (0.9, 1.0)
-    assert sampling["max_completion_tokens"] == generation
-    optimizer = model["optimizer"]
-    assert (optimizer["lr"], optimizer["weight_decay"]) == (4e-8, 0.1)
-    assert optimizer["betas"] == [0.9, 0.95]
-    assert (optimizer["warmup_fraction"], optimizer["decay_fraction"]) == (0.05, 0.20)
-    assert optimizer["floor"] == 0.05
-    assert model["reference"] == {"mix": 0.6, "every": mixing, "dtype": None}
-    evaluation = model["evaluation"]
-    assert (evaluation["max_turns"], evaluation["stop"]) == (10, None)  # the paper's rule
-    assert evaluation["temperature"] == 0.0
-    assert (trainer["devices"], model["micro_batch_size"]) == (4, 8)
-    assert (optimizer["gradient_clip_val"], trainer["max_epochs"]) == (2.0, 1)
-    assert (trainer["strategy"], trainer["precision"]) == ("deepspeed_stage_2", "bf16-true")
-    assert data["problems_per_step"] == 16

@@ -362,3 +362,19 @@ def test_a_paper_configuration_trains_validates_and_tests_on_different_rows(run)
         rows = [(source.path, source.subset, source.split) for source in (one, other)]
         assert one.name != other.name
         assert rows[0] != rows[1] or {one.select, other.select} in disjoint
+
+
+def test_a_limit_takes_the_first_of_the_selected_rows(tmp_path):
+    numbered = [{"id": str(i), "question": f"{i} + 0?", "answer": f"#### {i}"} for i in range(600)]
+    path = write_lines(tmp_path / "rows.jsonl", numbered)
+    held_out = [p.id for p in load_problems(gsm8k(path, select="held_out"))]
+    assert len(held_out) == 500
+    assert [p.id for p in load_problems(gsm8k(path, select="held_out", limit=3))] == held_out[:3]
+
+
+def test_a_mapped_column_wins_over_every_other_name_of_its_field(tmp_path):
+    row = {"problem": "Not this?", "question": "Nor this?", "text": "This?", "answer": "2"}
+    path = write_lines(tmp_path / "rows.jsonl", [row])
+    for field in ("question", "problem"):
+        source = DataSource(name="x", task="math", path=str(path), columns={field: "text"})
+        assert [p.question for p in load_problems(source)] == ["This?"]

@@ -1,0 +1,28 @@
+"""What a training shows of its rollouts."""
+
+import pytest
+
+from svr_lightning.callbacks.rollout_log import RolloutLog, print_extremes
+from svr_lightning.recipes.grpo_mt import GRPOMT
+from tests.recipes import play, scripts
+
+
+def test_the_best_trajectory_is_shown_first_and_the_worst_after_it(capsys):
+    recipe = GRPOMT(group_size=3, horizon=1, reward_kind="binary")
+    (groups, _) = play(recipe, scripts("W", "R", "W"))
+    print_extremes(groups, step=7)
+    titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step 7")]
+    best, worst = titles
+    assert best.startswith("step 7  best")
+    assert best.endswith("R=+1.00")
+    assert worst.startswith("step 7  worst")
+    assert worst.endswith("R=+0.00")
+
+
+@pytest.mark.parametrize(
+    ("updates", "shown"), [(1, [20, 40]), (2, [19, 39]), (3, [19, 40]), (8, [17, 33])]
+)
+def test_a_pair_is_shown_for_each_multiple_of_every_among_the_steps_of_a_rollout(updates, shown):
+    log = RolloutLog(every=20)
+    first_steps = range(1, 41, updates)
+    assert [step for step in first_steps if log._is_due(step, updates)] == shown
