@@ -13,7 +13,7 @@ from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.policy.config import PolicyConfig
-from svr_lightning.policy.policy import load_policy, stop_token_ids
+from svr_lightning.policy.policy import Policy, stop_token_ids
 from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.rollout.driver import Driver, Job
 from svr_lightning.training.sources import DataSource, load_problems
@@ -26,26 +26,26 @@ TAG = "<self_check>"
 
 
 @pytest.fixture(scope="module")
-def loaded() -> tuple[Any, Any]:
-    return load_policy(POLICY, 3)
+def policy() -> Policy:
+    return Policy.load(POLICY)
 
 
-def turns(loaded: tuple[Any, Any], *, greedy: bool, limit: int = 96, horizon: int = 1) -> list[Any]:
+def turns(policy: Policy, *, greedy: bool, limit: int = 96, horizon: int = 1) -> list[Any]:
     """The turns of each problem, sampled as in training."""
-    model, renderer = loaded
     engine = TransformersEngine(max_batch=8)
-    engine.start(model, stop_token_ids(model, renderer.tokenizer), 1024)
-    engine.sync(model, 0)
-    driver = Driver(engine, renderer, run_seed=5, greedy_check=greedy)
+    policy.start(engine)
+    engine.sync(policy.model, 0)
+    driver = Driver(engine, policy.renderer, run_seed=5, greedy_check=greedy)
     decoding = Decoding(max_completion_tokens=limit, temperature=0.9)
     jobs = [Job(p, 0, chain(SelfVerifying(), p, 0, horizon), decoding) for p in PROBLEMS]
     return [trajectory.turns for trajectory in driver.run(jobs)]
 
 
-def test_solutions_are_those_drawn_and_checks_those_of_greedy_decoding(loaded):
-    model, renderer = loaded
+def test_solutions_are_those_drawn_and_checks_those_of_greedy_decoding(policy):
+    model = policy.model
+    renderer = policy.renderer
     changed = 0
-    drawn, mixed = turns(loaded, greedy=False), turns(loaded, greedy=True)
+    drawn, mixed = turns(policy, greedy=False), turns(policy, greedy=True)
     for (before,), (after,) in zip(drawn, mixed, strict=True):
         one, other = before.completion, after.completion
         kept = next(
@@ -68,19 +68,19 @@ def test_solutions_are_those_drawn_and_checks_those_of_greedy_decoding(loaded):
     assert changed > 0
 
 
-def test_the_limit_counts_both_parts(loaded):
+def test_the_limit_counts_both_parts(policy):
     limit = 26  # cuts most self-checks of this policy off
-    for (turn,) in turns(loaded, greedy=True, limit=limit):
+    for (turn,) in turns(policy, greedy=True, limit=limit):
         completion = turn.completion
         assert len(completion.token_ids) <= limit
         assert completion.truncated == (
-            completion.token_ids[-1] not in stop_token_ids(loaded[0], loaded[1].tokenizer)
+            completion.token_ids[-1] not in stop_token_ids(policy.model, policy.renderer.tokenizer)
         )
 
 
-def test_the_next_prompt_shows_the_greedy_check(loaded):
-    for first, second in turns(loaded, greedy=True, horizon=2):
-        prompt = loaded[1].tokenizer.decode(list(second.completion.prompt_ids))
+def test_the_next_prompt_shows_the_greedy_check(policy):
+    for first, second in turns(policy, greedy=True, horizon=2):
+        prompt = policy.renderer.tokenizer.decode(list(second.completion.prompt_ids))
         assert first.completion.text in prompt
         assert f"{first.check.verdict.value} (conf {first.check.confidence:.2f})" in prompt
 
