@@ -235,7 +235,7 @@ USER = wrote("user", QUESTION)
         ({"messages": [USER], "tools": [{}]}, "tools is not supported"),
         (
             {"messages": [USER], "svr": {"max_turn": 3}},
-            "svr: 'max_turn' is none of threshold, max_turns; did you mean 'max_turns'?",
+            "svr: 'max_turn' is none of threshold, max_turns, content; did you mean 'max_turns'?",
         ),
         ({"messages": [wrote("usr", "x"), USER]}, "did you mean 'user'?"),
         ({"messages": [USER], "n": 2}, "n: '2' is none of 1"),

@@ -140,6 +140,17 @@ def test_an_accepted_question_never_reaches_the_second_model(tmp_path):
     assert (said["accepted"], said["escalation"], said["certificate"]) == (True, None, found.id)
 
 
+def test_an_escalated_answer_has_no_certificate(tmp_path):
+    found = certificate(tmp_path, max_turns=2)
+    settings = {"rule": found.rule, "certificate": found}
+    with escalating(unsure, lambda *_: completion("8"), **settings) as (url, *_):
+        said = chat(url).json()["svr"]
+    assert (said["certificate"], said["uncertified"]) == (
+        None,
+        ["the answer is the second model's"],
+    )
+
+
 @pytest.mark.parametrize(
     ("fault", "tries", "words"),
     [
