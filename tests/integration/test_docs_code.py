@@ -178,7 +178,7 @@ def test_every_other_command_is_run_by_a_test_of_its_own_or_needs_a_gpu():
 
 def test_the_example_log_is_certified_as_the_readme_shows(checkout, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
-    assert main(shlex.split(next(c for c in commands() if "log.csv" in c))) == 0
+    assert main(shlex.split(next(c for c in commands() if "embedded:log" in c))) == 0
     printed = " ".join(capsys.readouterr().out.split())
     for name in ("README.md", "docs/certificates.md"):
         (shown,) = (block for block in blocks(page(name), "text") if "threshold" in block)
