@@ -14,7 +14,13 @@ from svr_lightning.core.losses import LossSpec, policy_loss
 from svr_lightning.core.types import Sample
 from svr_lightning.policy.logprobs import completion_logprobs
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.training.update import TrainBatch, balanced_split, batch_of, micro_batches
+from svr_lightning.training.update import (
+    TrainBatch,
+    balanced_split,
+    batch_of,
+    micro_batches,
+    policy_update_loss,
+)
 from tests.models import MODELS, tiny_qwen3
 from tests.samples import TEMPERATURE, rollout, sample
 from tests.scripted import TOKENIZER
@@ -40,6 +46,15 @@ def test_a_batch_is_padded_on_the_right_and_points_at_what_predicts_each_token()
 
 def split(samples: list[Sample], accumulate: int = 1, updates: int = 1) -> list[TrainBatch]:
     return micro_batches(samples, accumulate=accumulate, updates=updates, version=0)
+
+
+def test_with_one_update_the_ratio_starts_at_one_whatever_the_engine_computed():
+    (batch,) = split(rollout(4))
+    spec = LossSpec(beta=0.0)
+    logged = policy_update_loss(tiny_qwen3(), None, batch, spec, temperature=TEMPERATURE).logged
+    assert logged["engine/logprob_diff"] > 1  # nats: the engine's numbers are made up
+    assert logged["train/ratio_max"] == 1.0
+    assert logged["train/clip_frac"] == 0.0
 
 
 def test_no_other_cut_makes_the_largest_micro_batch_smaller():

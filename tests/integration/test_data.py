@@ -13,6 +13,7 @@ import torch
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.data import SVRDataModule, TrainingOrder
+from svr_lightning.training.rollouts import fresh_problems
 from svr_lightning.training.sources import DataSource
 
 FILE = Path(mkdtemp()) / "rows.jsonl"
@@ -111,6 +112,26 @@ def test_a_fresh_draw_depends_on_its_arguments_alone():
     all_but_three = {problem.id for problem in data.problems("train")[0][3:]}
     left = {problem.id for problem in data.fresh_problems(0, 8, all_but_three)}
     assert left == {"made/0", "made/1", "made/2"}
+
+
+def test_processes_share_a_fresh_draw_and_none_gets_the_problems_of_another():
+    batch = frozenset({"made/3", "made/4"})
+    shares = [
+        fresh_problems(
+            module(rank=rank, ranks=2),
+            5,
+            0,
+            draw=1,
+            count=3,
+            batch_ids=batch,
+            exclude=frozenset(),
+        )
+        for rank in range(2)
+    ]
+    ids = [problem.id for share in shares for problem in share]
+    assert [len(share) for share in shares] == [3, 3]
+    assert len(set(ids)) == 6
+    assert not batch & set(ids)
 
 
 def test_a_set_smaller_than_the_number_of_processes_is_refused():

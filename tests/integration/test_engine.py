@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import Gemma3TextConfig, Qwen3Config
 
-from svr_lightning.core.types import Decoding
+from svr_lightning.core.types import Decoding, FinishReason
 from svr_lightning.engines import prefill
 from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.engines.sampling import uniforms
@@ -41,6 +41,17 @@ def complete(
 @pytest.fixture
 def engine(model: Any) -> Engine:
     return started(model, max_batch=4, stop=(STOP,))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_every_stop_token_ends_a_completion(model, place):
+    request = ask(3, temperature=0.0)
+    free = complete(model, [request])[3].token_ids
+    unused = [token for token in range(40) if token not in free][:2]
+    stop = (*unused[:place], free[2], *unused[place:])
+    output = complete(model, [request], stop=stop)[3]
+    assert output.token_ids == free[: free.index(free[2]) + 1]
+    assert output.finish_reason == FinishReason.STOP
 
 
 def test_log_probabilities_equal_those_of_one_plain_forward_pass(model):

@@ -82,6 +82,19 @@ def test_every_step_is_logged_once_with_the_norm_of_the_whole_gradient(ranks, al
     assert all(CLIP < norm < 4 * CLIP for norm in alone["norms"])
 
 
+def test_a_step_logs_the_mean_over_the_processes(ranks):
+    def mean_tokens(seen: Seen) -> float:
+        lengths = [len(ids) for ids in seen["ddp"]["rollouts"].values()]
+        return sum(lengths) / len(lengths)
+
+    first, second = map(mean_tokens, ranks)
+    assert first != second
+    logged = {key: value for step, key, value in ranks[0]["ddp"]["lines"] if step == "1"}
+    # Both have as many turns.
+    mean = (first + second) / 2
+    assert float(logged["train/completion_tokens"]) == pytest.approx(mean, rel=1e-12)
+
+
 def test_no_process_keeps_a_gradient_after_its_step(ranks):
     for seen in ranks:
         assert [seen[way]["held"] for way in WAYS] == [[]] * len(WAYS)

@@ -1,8 +1,9 @@
 """What a run logs of its speed follows from what it did, and joins what its processes noted."""
 
 import pytest
+import torch
 
-from svr_lightning.training.logs import CSVLog, combined
+from svr_lightning.training.logs import CSVLog, combined, transferred
 from tests.commands import logged
 from tests.small_fit import data, module, trainer, turns_of
 
@@ -17,6 +18,16 @@ def test_a_training_logs_its_speed(tmp_path):
     assert values["speed/rollout"] * values["time/rollout"] == pytest.approx(sampled)
     assert values["speed/update"] * values["time/update"] == pytest.approx(learned)
     assert 0.1 < logged(tmp_path)["memory/peak"][1] <= values["memory/peak"] < 64
+
+
+def test_scalars_of_micro_batches_arrive_as_they_were_whichever_they_have():
+    first = {"train/loss": torch.tensor(0.1), "train/ratio_max": torch.tensor(1.5)}
+    second = {"train/loss": torch.tensor(-3.0, requires_grad=True)}
+    loss = torch.tensor(0.1).item()  # the nearest number in fp32
+    assert transferred([first, second]) == [
+        {"train/loss": loss, "train/ratio_max": 1.5},
+        {"train/loss": -3.0},
+    ]
 
 
 def test_a_steps_values_are_means_over_the_processes_that_have_them_and_maxima():
