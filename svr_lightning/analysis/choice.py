@@ -76,11 +76,12 @@ class Options:
 
 def joined(parts: Sequence[Options]) -> Options:
     """All options together; of those that return the same, the first."""
-    known: dict[bytes, tuple[str, Floats, Floats]] = {}
+    different: dict[bytes, tuple[str, Floats, Floats]] = {}
     for part in parts:
-        for option in zip(part.names, part.right, part.tokens, strict=True):
-            known.setdefault(option[1].tobytes() + option[2].tobytes(), option)
-    names, right, tokens = zip(*known.values(), strict=True)
+        for name, right_of, tokens_of in zip(part.names, part.right, part.tokens, strict=True):
+            outcome = right_of.tobytes() + tokens_of.tobytes()
+            different.setdefault(outcome, (name, right_of, tokens_of))
+    names, right, tokens = zip(*different.values(), strict=True)
     return Options(names=names, right=np.stack(right), tokens=np.stack(tokens))
 
 
@@ -170,15 +171,15 @@ def best_within(
     return {name: choose(options, [budget], draws)[0] for name, options in ways.items()}
 
 
-def measured(found: Chosen | None) -> dict[str, Any]:
+def measured(chosen: Chosen | None) -> dict[str, Any]:
     """``accuracy`` with ``ci95``, and ``tokens``; all None where nothing was chosen."""
-    if found is None:
+    if chosen is None:
         return dict.fromkeys(("accuracy", "ci95", "tokens"))
-    accuracy = float(found.accuracy[0])
+    accuracy = float(chosen.accuracy[0])
     return {
         "accuracy": accuracy,
-        "ci95": share_interval(accuracy, found.accuracy[1:], found.size),
-        "tokens": float(found.tokens[0]),
+        "ci95": share_interval(accuracy, chosen.accuracy[1:], chosen.size),
+        "tokens": float(chosen.tokens[0]),
     }
 
 

@@ -60,14 +60,18 @@ def compare_stops(
     table = pool(tables)
     ended = replay(table, rule, max_turns)
     spent = ended.problems["total_tokens"].astype(float) if budget is None else budget
-    found = best_within(_ways(table, max_turns), spent, table.cluster)
-    free = {name: one for name, one in found.items() if one and name != ORACLE}
-    winner = max(free, key=lambda n: (free[n].accuracy[0], -free[n].tokens[0]), default=None)
-    best = None if winner is None else free[winner]
-    rows = [
-        {"name": name, "settings": one and list(one.names), **measured(one), **gap(one, best)}
-        for name, one in found.items()
-    ]
+    chosen = best_within(_ways(table, max_turns), spent, table.cluster)
+    rivals = {name: best for name, best in chosen.items() if best and name != ORACLE}
+    winner = max(
+        rivals,
+        key=lambda name: (rivals[name].accuracy[0], -rivals[name].tokens[0]),
+        default=None,
+    )
+    first = None if winner is None else rivals[winner]
+    rows = []
+    for name, best in chosen.items():
+        settings = None if best is None else list(best.names)
+        rows.append({"name": name, "settings": settings, **measured(best), **gap(best, first)})
     return {"budget": float(np.mean(spent)), "winner": winner, "rows": rows}
 
 

@@ -56,11 +56,13 @@ def vote(
     clusters = rng.integers(len(sizes), size=(resamples, len(sizes)))
     columns = rng.integers(resamples, size=(resamples, len(sizes)))
     drawn = sizes[clusters].sum(1)  # problems in each resample
-    one, tokens = table.correct.sum(1) / np.maximum(table.length, 1), sample_tokens(table).mean()
-    draws = {"mean@1": cluster_sums(one, table.cluster)[clusters].sum(1) / drawn}
-    values = {"mean@1": one.mean()}
+    single = table.correct.sum(1) / np.maximum(table.length, 1)
+    tokens = sample_tokens(table).mean()
+    draws = {"mean@1": cluster_sums(single, table.cluster)[clusters].sum(1) / drawn}
+    values = {"mean@1": single.mean()}
     for k, outcomes in zip(ks, majority_outcomes(table, ks, resamples, rng), strict=True):
-        values[f"maj@{k}"], values[f"tokens@{k}"] = outcomes.mean(), k * tokens
+        values[f"maj@{k}"] = outcomes.mean()
+        values[f"tokens@{k}"] = k * tokens
         sums = np.zeros((len(sizes), resamples))
         np.add.at(sums, table.cluster, outcomes)
         draws[f"maj@{k}"] = sums[clusters, columns].sum(1) / drawn

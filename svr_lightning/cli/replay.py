@@ -95,9 +95,11 @@ def _graded(recorded: Evaluation, grader: str, trusted: Sequence[str]) -> Evalua
     require(bool(recorded.records), f"{recorded.samples}: a log has no texts to grade again")
     with faults_of(f"{recorded.samples}: "):
         records = regrade(recorded.records, GRADERS[grader], trusted)
-    old, new = ([t for one in some for t in one.turns] for some in (recorded.records, records))
+    old = [turn for record in recorded.records for turn in record.turns]
+    new = [turn for record in records for turn in record.turns]
     pairs = [(was.correct, now.correct) for was, now in zip(old, new, strict=True)]
-    right, wrong = pairs.count((False, True)), pairs.count((True, False))
+    right = pairs.count((False, True))
+    wrong = pairs.count((True, False))
     undecided = sum(turn.grading_error is not None for turn in new)
     changes = f"{right} of {len(new)} turns now right, {wrong} now wrong, {undecided} undecided"
     Console().print(Text(f"labels by {grader}: {changes}"))

@@ -88,11 +88,11 @@ def _resource(name: str) -> str:
 def _listing(methods: Sequence[Method]) -> Iterator[tuple[str, list[Filed]]]:
     """A heading and some trajectories for each class of each method's first seed."""
     for method in methods:
-        found = list(trajectories(method.runs[0]))
-        count = Counter(kind for _, kinds in found for kind in kinds or {OTHER})
+        filed = list(trajectories(method.runs[0]))
+        count = Counter(kind for _, kinds in filed for kind in kinds or {OTHER})
         name = f"{method.name}: " if len(methods) > 1 else ""
-        for kind, chosen in choose(found, MOST).items():
-            yield f"{name}{CLASSES.get(kind, kind)}, {count[kind]:,} of {len(found):,}", chosen
+        for kind, listed in choose(filed, MOST).items():
+            yield f"{name}{CLASSES.get(kind, kind)}, {count[kind]:,} of {len(filed):,}", listed
 
 
 # --- trajectories ---------------------------------------------------------------------------
@@ -131,12 +131,13 @@ def classes(record: SampleRecord, *, refines: bool = True) -> frozenset[str]:
     return frozenset(key for key, fits in fitting.items() if fits)
 
 
-def choose(found: Sequence[Filed], most: int) -> dict[str, list[Filed]]:
+def choose(filed: Sequence[Filed], most: int) -> dict[str, list[Filed]]:
     """Up to ``most`` of each class and of :data:`OTHER`, taken from the data sets in turn.
 
     A trajectory of several classes is listed under the first that has room for it.
     """
-    left, chosen = dict(enumerate(found)), {}
+    left = dict(enumerate(filed))
+    chosen = {}
     for key in (*CLASSES, OTHER):
         seen: Counter[str] = Counter()
         ranked = []

@@ -204,6 +204,11 @@ def test_live_inference_and_a_replayed_recording_agree_turn_by_turn(rule, record
             "(turn 1; stopped: the majority is settled)",
         ),
         (
+            FixedTurns(turns=1),
+            [("", "UNSURE", 0.5)],
+            "answer: None, incorrect (turn 1; stopped: 1 t",
+        ),
+        (
             Posterior(threshold=0.99),
             [("8*4", "UNSURE", 0.4), ("8+4-2", "UNSURE", 0.9), ("8*4", "UNSURE", 0.5)],
             "8+4-2, correct (turn 2; stopped: no turns were left, the rule prefers an earlier one)",
