@@ -8,16 +8,13 @@ trainer uses both: from the same policy, problems and seed it takes the same fir
 """
 
 import argparse
+import copy
 from collections.abc import Sequence
-from importlib.resources import files
-from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import svr_lightning as svr
 from svr_lightning.core.losses import LossSpec
-from svr_lightning.engines.base import Engine
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.sources import DataSource, load_problems
@@ -30,11 +27,10 @@ SAMPLING = svr.Decoding(max_completion_tokens=MAX_TOKENS, temperature=TEMPERATUR
 MICRO_BATCH = 8
 
 
-def make_engine(policy: Any, tokenizer: Any) -> tuple[Engine, svr.Renderer]:
-    """What samples completions, and what renders prompts."""
-    engine = TransformersEngine()
-    engine.start(policy, (tokenizer.eos_token_id,), max_model_len=1024)
-    return engine, svr.Renderer(tokenizer, max_prompt_tokens=512, max_model_len=1024)
+def load_policy() -> svr.Policy:
+    """The embedded policy, with its tokenizer and the engine that samples from it."""
+    config = svr.PolicyConfig(max_prompt_tokens=512, max_model_len=1024)
+    return svr.Policy.load(config, TransformersEngine())
 
 
 def make_optimizer(policy: torch.nn.Module, lr: float = LR) -> torch.optim.Optimizer:
@@ -49,29 +45,35 @@ def make_optimizer(policy: torch.nn.Module, lr: float = LR) -> torch.optim.Optim
 
 
 def train_step(
-    policy: Any,
-    reference: Any,
-    engine: Engine,
-    renderer: svr.Renderer,
+    policy: svr.Policy,
+    reference: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     problems: Sequence[svr.Problem],
     seed: int,
     step: int,
 ) -> float:
     """One on-policy optimizer step; returns the mean return R_SVR."""
-    engine.sync(policy, step)  # the engine samples from the current weights
-    groups = svr.collect_rollout(
-        engine, RECIPE, problems, renderer=renderer, sampling=SAMPLING, seed=seed, step=step
-    )
+    with policy.sampling(step):  # the engine samples from the current weights
+        groups = svr.collect_rollout(
+            policy.engine,
+            RECIPE,
+            problems,
+            renderer=policy.renderer,
+            sampling=SAMPLING,
+            seed=seed,
+            step=step,
+        )
     samples = [sample for group in groups for sample in group.samples]
     batches = svr.micro_batches(
         samples, accumulate=-(-len(samples) // MICRO_BATCH), updates=1, version=step
     )
     optimizer.zero_grad()
     for batch in batches:
-        update = svr.policy_update_loss(policy, reference, batch, LOSS, temperature=TEMPERATURE)
+        update = svr.policy_update_loss(
+            policy.model, reference, batch, LOSS, temperature=TEMPERATURE
+        )
         (update.loss / len(batches)).backward()
-    torch.nn.utils.clip_grad_norm_(policy.parameters(), CLIP)
+    torch.nn.utils.clip_grad_norm_(policy.model.parameters(), CLIP)
     optimizer.step()
     returns = [value for group in groups for value in group.returns]
     return sum(returns) / len(returns)
@@ -85,20 +87,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=42)
     options = parser.parse_args()
 
-    folder = str(files("svr_lightning.tiny") / "countdown_policy")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    policy = AutoModelForCausalLM.from_pretrained(folder)
-    reference = AutoModelForCausalLM.from_pretrained(folder).requires_grad_(False)
-    engine, renderer = make_engine(policy, tokenizer)
-    optimizer = make_optimizer(policy)
+    policy = load_policy()
+    reference = copy.deepcopy(policy.model).requires_grad_(False)
+    optimizer = make_optimizer(policy.model)
     source = DataSource(name="train", task="countdown", path="embedded:countdown-tiny")
     problems = load_problems(source)
     for step in range(options.steps):
         first = step * options.problems
         batch = problems[first : first + options.problems]
-        value = train_step(
-            policy, reference, engine, renderer, optimizer, batch, options.seed, step
-        )
+        value = train_step(policy, reference, optimizer, batch, options.seed, step)
         print(f"step {step + 1}  mean return {value:+.3f}")
 
 

@@ -73,7 +73,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[str,
 
 @pytest.mark.parametrize(
     ("stage", "steps", "most"),
-    [("fit", TO_THE_LOSS, 16), ("test", TO_THE_RESULTS, 8), ("serve", THROUGH_SERVE, 8)],
+    [("fit", TO_THE_LOSS, 18), ("test", TO_THE_RESULTS, 8), ("serve", THROUGH_SERVE, 8)],
     ids=["row to loss", "completion to results", "request through serve"],
 )
 def test_a_run_calls_the_functions_of_the_walk_in_its_order(calls, stage, steps, most):
