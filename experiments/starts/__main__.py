@@ -65,8 +65,8 @@ def show(found: dict[str, Any]) -> None:
     heads = ("", "before", "after", "over starts", "over problems", "tokens")
     console.print(text_table(heads, rows, title))
     rows = [[name, *_cells(one, "+.3f")] for name, one in found["differences"].items()]
-    heads = ("difference", "mean", "over starts", "over problems")
-    console.print(text_table(heads, rows, "paired differences"))
+    columns = ("difference", "mean", "over starts", "over problems")
+    console.print(text_table(columns, rows, "paired differences"))
     console.print(Text("every start chooses on one half of the problems, measured on the other"))
 
 

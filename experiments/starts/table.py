@@ -45,23 +45,25 @@ def table(outcomes: Outcomes) -> dict[str, Any]:
                 (best,) = choose(options, [start.budget], draws)
                 if best is not None:
                     chosen.setdefault((way, when), []).append(best)
-    whole = {key: one for key, one in chosen.items() if len(one) == len(outcomes.starts)}
-    ways: dict[str, dict[str, Any]] = {}
-    for (way, when), best in whole.items():
-        tokens = statistics.fmean(float(one.tokens[0]) for one in best)
-        accuracy = np.stack([one.accuracy for one in best])
-        ways.setdefault(way, {})[when] = {**entry(accuracy), "tokens": tokens}
+    by_way: dict[str, dict[str, Any]] = {}
+    for (way, when), each in list(chosen.items()):
+        if len(each) < len(outcomes.starts):  # over the budget of some start
+            del chosen[way, when]
+            continue
+        accuracy = np.stack([one.accuracy for one in each])
+        tokens = statistics.fmean(float(one.tokens[0]) for one in each)
+        by_way.setdefault(way, {})[when] = {**entry(accuracy), "tokens": tokens}
     differences = {}
     for name, (way, when, other, then) in DIFFERENCES.items():
-        if (way, when) in whole and (other, then) in whole:
-            pairs = zip(whole[way, when], whole[other, then], strict=True)
+        if (way, when) in chosen and (other, then) in chosen:
+            pairs = zip(chosen[way, when], chosen[other, then], strict=True)
             differences[name] = entry(np.stack([a.accuracy - b.accuracy for a, b in pairs]))
     return {
         "starts": [start.seed for start in outcomes.starts],
         "problems": len(outcomes.ids),
         "clusters": draws.size,
         "budget": statistics.fmean(start.budget for start in outcomes.starts),
-        "ways": ways,
+        "ways": by_way,
         "differences": differences,
     }
 

@@ -491,7 +491,7 @@ def draw_check_value(found: Numbers) -> Figure:
         colour = BLUE if row["name"] in (*WITH_CHECK, _EARLIER) else GREY
         earlier = row.get("before")
         if earlier and earlier["accuracy"] is not None:
-            look = {"markerfacecolor": "none", "markersize": 6}
+            look: Numbers = {"markerfacecolor": "none", "markersize": 6}
             axes.plot(earlier["accuracy"], place, "o", color=colour, **look)
         axes.plot(row["ci95"], [place, place], color=colour, linewidth=3, alpha=0.4)
         axes.plot(point, place, "o", color=colour, markersize=7)

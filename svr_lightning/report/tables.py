@@ -231,7 +231,7 @@ def threshold_accuracy(method: Method, number: int) -> Table:
 def threshold_operation(method: Method, number: int) -> Table:
     """Appendix: what every threshold costs and stops, on the averages or each data set."""
     parts = groups(data_sets([method]))
-    columns = {}
+    columns: dict[str, tuple[str, str]] = {}
     for metric in _OPERATING:
         columns |= _columns([*parts], [metric])
     rows = [(f"{gamma:.2f}", summary) for gamma, summary in method.at_thresholds.items()]
