@@ -8,7 +8,8 @@
        '--graders--> y_t --rewards--> R --credit--> Sample(advantage) --losses--> loss --> logs
 
 Layers, which import only from those to their right (CONTRIBUTING.md has all): ``cli`` -
-``training`` - ``policy``, ``evaluation`` - ``rollout`` - ``engines``, ``tasks``, ``recipes`` - ``core``.
+``training`` - ``policy``, ``evaluation`` - ``rollout`` - ``engines``, ``tasks``, ``recipes`` -
+``core``.
 The names below are the stable public surface; importing them needs no torch, GPU or network.
 ``__init__.pyi`` says the same to type checkers and editors.
 """
