@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -286,13 +285,3 @@ def test_options_out_of_range_are_refused():
         Controller(Script([]), "countdown", otherwise="escalate")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="must lie in"):
         Controller(Script([]), "countdown", rule=Confident(threshold=2.0))
-
-
-def test_a_limit_in_seconds_holds_for_all_turns_together():
-    def slow(messages: Messages, max_tokens: int) -> Any:
-        time.sleep(0.06)
-        return reply(DOUBT)
-
-    result = Controller(slow, "countdown", max_turns=4, seconds=0.1).solve(QUESTION)
-    assert len(result.turns) <= 2  # two take at least 0.12 seconds
-    assert "limit of 0.1 seconds" in result.reason

@@ -364,12 +364,13 @@ def test_a_paper_configuration_trains_validates_and_tests_on_different_rows(run)
         assert rows[0] != rows[1] or {one.select, other.select} in disjoint
 
 
-def test_a_limit_takes_the_first_of_the_selected_rows(tmp_path):
-    numbered = [{"id": str(i), "question": f"{i} + 0?", "answer": f"#### {i}"} for i in range(600)]
-    path = write_lines(tmp_path / "rows.jsonl", numbered)
-    held_out = [p.id for p in load_problems(gsm8k(path, select="held_out"))]
-    assert len(held_out) == 500
-    assert [p.id for p in load_problems(gsm8k(path, select="held_out", limit=3))] == held_out[:3]
+def test_a_limit_takes_the_first_of_the_selected_rows_in_their_order(tmp_path):
+    path = write_lines(tmp_path / "rows.jsonl", [{"nums": [1, 2], "target": 3}] * 51_000)
+    source = DataSource(name="toy", task="countdown", path=str(path), select="countdown_train")
+    first = countdown_split(51_000, "countdown_train")[:3]
+    assert first != sorted(first)
+    limited = load_problems(replace(source, limit=3))
+    assert [problem.id for problem in limited] == [f"toy/{number}" for number in first]
 
 
 def test_a_mapped_column_wins_over_every_other_name_of_its_field(tmp_path):
