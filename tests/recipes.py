@@ -31,7 +31,7 @@ from svr_lightning.recipes.rlcr import RLCR
 from svr_lightning.recipes.scrpo import ScRPO
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
-from svr_lightning.rollout.collect import roll_out
+from svr_lightning.rollout.collect import run_rollout
 from svr_lightning.rollout.driver import Job
 from svr_lightning.tasks import get_task
 from tests.scripted import says
@@ -147,7 +147,7 @@ def play(
     actors = Actors(write, place)
     decoding = Decoding(max_completion_tokens=999, temperature=1.0)
     driver: Any = actors
-    groups = roll_out(problems or [ten()], recipe=recipe, driver=driver, decoding=decoding)
+    groups = run_rollout(problems or [ten()], recipe=recipe, driver=driver, decoding=decoding)
     return groups, actors
 
 

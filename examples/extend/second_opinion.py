@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from svr_lightning.core.prompts import chat, system_prompt
 from svr_lightning.core.types import Message, Problem, Turn
-from svr_lightning.recipes.dialogues import Neutral
+from svr_lightning.recipes.dialogues import PlainRefinement
 from svr_lightning.recipes.grpo_mt import GRPOMT
 from svr_lightning.tasks import get_task
 
 
-class SecondOpinion(Neutral):
+class SecondOpinion(PlainRefinement):
     """The question again, and the previous answer to compare with in the end."""
 
     def later(self, problem: Problem, turns: Sequence[Turn]) -> list[Message]:

@@ -32,7 +32,7 @@ from svr_lightning.core.types import (
     Turn,
 )
 from svr_lightning.errors import one_line, typed_line
-from svr_lightning.recipes.dialogues import PromptRequest, RolloutFn, chain, limited
+from svr_lightning.recipes.dialogues import PromptRequest, RolloutGenerator, chain, limited
 
 LONGEST_TEXT = 2**20
 """Characters of a completion that are read; a longer one counts as cut off."""
@@ -308,7 +308,7 @@ class Controller(Settings, _Asking):
 
     async def _turns(
         self,
-        program: RolloutFn,
+        program: RolloutGenerator,
         turns: Sequence[Turn],
         context: Sequence[Message],
         calls: "_Calls",
@@ -385,7 +385,7 @@ class Controller(Settings, _Asking):
         return Escalation(completion)
 
 
-def _advance(program: RolloutFn, completion: AnyCompletion) -> tuple[Any, bool]:
+def _advance(program: RolloutGenerator, completion: AnyCompletion) -> tuple[Any, bool]:
     """The next prompts, or none and whether the rule accepts the last turn."""
     try:
         return program.send([completion]), False
@@ -430,7 +430,7 @@ class _Calls:
         reply = self._client(*prompt)
         return read_reply(await reply if inspect.isawaitable(reply) else reply)
 
-    async def read(self, program: RolloutFn, completion: AnyCompletion) -> tuple[Any, bool]:
+    async def read(self, program: RolloutGenerator, completion: AnyCompletion) -> tuple[Any, bool]:
         """Give a program its completion; see :func:`_advance`."""
         if len(completion.text) <= _LONG_TEXT:
             return _advance(program, completion)
@@ -470,6 +470,6 @@ class _CallsNow(_Calls):
             raise TypeError("the client is asynchronous; use solve_async")
         return read_reply(reply)
 
-    async def read(self, program: RolloutFn, completion: AnyCompletion) -> tuple[Any, bool]:
+    async def read(self, program: RolloutGenerator, completion: AnyCompletion) -> tuple[Any, bool]:
         """Give a program its completion, at once."""
         return _advance(program, completion)

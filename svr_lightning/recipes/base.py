@@ -23,7 +23,7 @@ from svr_lightning.core.rewards import (
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import Problem, Sample, ScoredTurn, Trajectory, Turn
 from svr_lightning.errors import ConfigError, one_line, require
-from svr_lightning.recipes.dialogues import Dialogue, Neutral, RolloutFn, chain
+from svr_lightning.recipes.dialogues import Dialogue, PlainRefinement, RolloutGenerator, chain
 
 PLACE = "model.recipe.init_args"
 
@@ -91,14 +91,14 @@ class Recipe(ABC):
         """Whether its prompts show labels, in evaluation too. Results then say so."""
         return self.dialogue.uses_labels
 
-    def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutFn]:
+    def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutGenerator]:
         """The rollout of one problem: generators that return one trajectory each, or a list.
 
         ``seeds`` seed random draws of the generators.
         """
         return self.chains(problem, 1)
 
-    def chains(self, problem: Problem, turns: int) -> list[RolloutFn]:
+    def chains(self, problem: Problem, turns: int) -> list[RolloutGenerator]:
         """G trajectories of ``turns`` turns that never stop early."""
         return [chain(self.dialogue, problem, i, turns) for i in range(self.group_size)]
 
@@ -145,7 +145,7 @@ class Baseline(Recipe):
     @property
     def dialogue(self) -> Dialogue:
         """The neutral prompts."""
-        return Neutral()
+        return PlainRefinement()
 
     def reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
         """The reward of each turn, by ``reward_kind``."""
@@ -168,7 +168,7 @@ class MultiTurn(Baseline):
         """Every turn of every trajectory, each as a separate sequence; a method may use fewer."""
         return self.group_size * self.horizon
 
-    def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutFn]:
+    def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutGenerator]:
         """G chains."""
         return self.chains(problem, self.horizon)
 

@@ -48,7 +48,7 @@ Prompt = list[Message] | PromptRequest
 PromptRequests = Sequence[Prompt]
 """Prompts that a rollout needs completed before it continues."""
 
-RolloutFn = Generator[PromptRequests, Sequence[AnyCompletion], Any]
+RolloutGenerator = Generator[PromptRequests, Sequence[AnyCompletion], Any]
 """A running rollout: yields prompts, receives their completions in order, and returns a
 :class:`Trajectory` or a list of them."""
 
@@ -151,7 +151,7 @@ class SelfVerifying(Dialogue):
         return rule
 
 
-class Neutral(Dialogue):
+class PlainRefinement(Dialogue):
     """No self-check; later prompts ask for a review and do not judge the draft."""
 
     def first(self, problem: Problem) -> list[Message]:

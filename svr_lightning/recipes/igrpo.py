@@ -13,7 +13,7 @@ from svr_lightning.core.ranges import Count
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import Problem, Sample, Trajectory
 from svr_lightning.recipes.base import Baseline, Group, rewards_of, sample_of
-from svr_lightning.recipes.dialogues import RolloutFn, ask, node
+from svr_lightning.recipes.dialogues import RolloutGenerator, ask, node
 from svr_lightning.recipes.labels import score
 
 
@@ -26,11 +26,11 @@ class IGRPO(Baseline):
     drafts: Count = 12
     """Drafts per problem."""
 
-    def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutFn]:
+    def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutGenerator]:
         """One program, since the refinements need all drafts."""
         return [self._two_stages(problem, seeds)]
 
-    def _two_stages(self, problem: Problem, seeds: SeedContext) -> RolloutFn:
+    def _two_stages(self, problem: Problem, seeds: SeedContext) -> RolloutGenerator:
         turns = yield from ask(self.dialogue, problem, [[]] * self.drafts)
         drafts = [node(problem, i, turn) for i, turn in enumerate(turns)]
         best = self._best(drafts, seeds)

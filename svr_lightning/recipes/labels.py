@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from svr_lightning.core.prompts import scored
 from svr_lightning.core.types import OracleState, Problem, ScoredTurn, Turn
 from svr_lightning.errors import ConfigError
-from svr_lightning.recipes.dialogues import Dialogue, Neutral, Prompt
+from svr_lightning.recipes.dialogues import Dialogue, PlainRefinement, Prompt
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.grading import score_turns
 
 
-class ScoreShown(Neutral):
+class ScoreShown(PlainRefinement):
     """The label as a score in the prompt (appendix "Oracle-Guided Baseline Prompt")."""
 
     uses_labels = True

@@ -13,7 +13,7 @@ from svr_lightning.core.ranges import check_fields, require_field
 from svr_lightning.core.rewards import Reward
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, ScoredTurn, Turn
-from svr_lightning.recipes.dialogues import Dialogue, Neutral, Prompt, PromptRequest
+from svr_lightning.recipes.dialogues import Dialogue, PlainRefinement, Prompt, PromptRequest
 from svr_lightning.recipes.grpo_mt import GRPOMT
 from svr_lightning.tasks import get_task
 
@@ -21,7 +21,7 @@ FEEDBACK_TOKENS = 512
 """Longest feedback, in tokens, where the completion limit is not lower."""
 
 
-class SolverAndTutor(Neutral):
+class SolverAndTutor(PlainRefinement):
     """Odd turns solve, even ones give feedback on the answer before."""
 
     def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:

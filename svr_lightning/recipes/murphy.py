@@ -13,7 +13,7 @@ from svr_lightning.core.credit import max_to_go, sibling_advantages
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import Problem, Sample, Turn
 from svr_lightning.recipes.base import Group, MultiTurn, sample_of
-from svr_lightning.recipes.dialogues import RolloutFn, tree
+from svr_lightning.recipes.dialogues import RolloutGenerator, tree
 from svr_lightning.recipes.labels import score
 
 
@@ -35,7 +35,7 @@ class Murphy(MultiTurn):
     """``chain``: G trajectories of S turns. ``tree``: the G attempts of a turn are distributed over
     the failed attempts of the previous turn; a problem without failed attempts ends there."""
 
-    def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutFn]:
+    def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutGenerator]:
         """G chains, or one program that grows the tree."""
         if self.shape == "chain":
             return super().programs(problem, seeds)

@@ -16,14 +16,14 @@ from svr_lightning.core.prompts import analysis
 from svr_lightning.core.ranges import Range
 from svr_lightning.core.types import Problem, Sample, Turn
 from svr_lightning.recipes.base import Group, MultiTurn, sample_of
-from svr_lightning.recipes.dialogues import Dialogue, Neutral, Prompt, draft_of
+from svr_lightning.recipes.dialogues import Dialogue, PlainRefinement, Prompt, draft_of
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import Task
 
 ANALYSIS_OPEN, ANALYSIS_CLOSE = "<analysis>", "</analysis>"
 
 
-class Analysing(Neutral):
+class Analysing(PlainRefinement):
     """Later turns analyse the previous answer, then solve again."""
 
     def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:

@@ -15,7 +15,7 @@ from svr_lightning.core.rewards import Reward, turn_rewards
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import Problem, Sample, ScoredTurn
 from svr_lightning.recipes.base import Group, Recipe, last_turn_samples, sample_of
-from svr_lightning.recipes.dialogues import Dialogue, RolloutFn, SelfVerifying
+from svr_lightning.recipes.dialogues import Dialogue, RolloutGenerator, SelfVerifying
 from svr_lightning.tasks import get_task
 
 
@@ -34,7 +34,7 @@ class SelfChecked(Recipe):
         """The prompts for a solution with a self-check, and for its refinement."""
         return SelfVerifying(self.interface)
 
-    def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutFn]:
+    def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutGenerator]:
         """G chains of ``horizon`` turns that never stop early."""
         return self.chains(problem, self.horizon)
 

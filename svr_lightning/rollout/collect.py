@@ -18,7 +18,7 @@ MAX_ATTEMPTS = 3
 
 ResampleMode = Literal["top_up", "batch", "off"]
 
-RollOut = Callable[[Sequence[Problem], int], list[Group]]
+RunRollout = Callable[[Sequence[Problem], int], list[Group]]
 """Takes problems and the attempt number; returns one group per problem."""
 
 FreshProblems = Callable[[int, int, frozenset[str]], list[Problem]]
@@ -73,7 +73,7 @@ def collect_rollout(
     if resample != "off" and fresh is None:
         raise ValueError(f"resample={resample!r} needs fresh=, which draws training problems")
 
-    def roll(problems: Sequence[Problem], attempt: int) -> list[Group]:
+    def run(problems: Sequence[Problem], attempt: int) -> list[Group]:
         progress = Progress("rollout", 0, quiet=not show_progress)
         driver = Driver(
             engine,
@@ -83,13 +83,13 @@ def collect_rollout(
             attempt=attempt,
             progress=progress,
         )
-        return roll_out(problems, recipe=recipe, driver=driver, decoding=sampling)
+        return run_rollout(problems, recipe=recipe, driver=driver, decoding=sampling)
 
-    groups = roll(problems, 0)
-    return groups if fresh is None else replace_degenerate(groups, roll, fresh, resample)
+    groups = run(problems, 0)
+    return groups if fresh is None else replace_degenerate(groups, run, fresh, resample)
 
 
-def roll_out(
+def run_rollout(
     problems: Sequence[Problem], *, recipe: Recipe, driver: Driver, decoding: Decoding
 ) -> list[Group]:
     """Run the recipe's programs for all problems at once; grade and reward what they return."""
@@ -116,13 +116,13 @@ def roll_out(
 
 
 def replace_degenerate(
-    groups: list[Group], roll: RollOut, fresh: FreshProblems, mode: ResampleMode
+    groups: list[Group], run: RunRollout, fresh: FreshProblems, mode: ResampleMode
 ) -> list[Group]:
     """Replace degenerate groups as ``resample`` of :func:`collect_rollout` says."""
     if mode == "top_up":
-        return _top_up(groups, roll, fresh)
+        return _top_up(groups, run, fresh)
     if mode == "batch":
-        return _pool_batches(groups, roll, fresh)
+        return _pool_batches(groups, run, fresh)
     return groups
 
 
@@ -143,7 +143,7 @@ def _reward_group(problem: Problem, graded: Graded, recipe: Recipe, seeds: SeedC
     )
 
 
-def _top_up(groups: list[Group], roll: RollOut, fresh: FreshProblems) -> list[Group]:
+def _top_up(groups: list[Group], run: RunRollout, fresh: FreshProblems) -> list[Group]:
     seen = frozenset(group.problem.id for group in groups)
     for attempt in range(1, MAX_ATTEMPTS):
         gaps = [i for i, group in enumerate(groups) if group.degenerate]
@@ -153,17 +153,17 @@ def _top_up(groups: list[Group], roll: RollOut, fresh: FreshProblems) -> list[Gr
         # what another one has had, however many attempts each makes.
         problems = fresh(1, len(gaps), seen)
         seen |= {problem.id for problem in problems}
-        for index, group in zip(gaps, roll(problems, attempt), strict=False):
+        for index, group in zip(gaps, run(problems, attempt), strict=False):
             if not group.degenerate:
                 groups[index] = group
     return groups
 
 
-def _pool_batches(original: list[Group], roll: RollOut, fresh: FreshProblems) -> list[Group]:
+def _pool_batches(original: list[Group], run: RunRollout, fresh: FreshProblems) -> list[Group]:
     pool = [group for group in original if not group.degenerate]
     for attempt in range(1, MAX_ATTEMPTS):
         if len(pool) >= len(original):
             break
-        batch = roll(fresh(attempt, len(original), frozenset()), attempt)
+        batch = run(fresh(attempt, len(original), frozenset()), attempt)
         pool.extend(group for group in batch if not group.degenerate)
     return pool[: len(original)] if len(pool) >= len(original) else original

@@ -19,7 +19,7 @@ from svr_lightning.core.types import AnyCompletion, Completion, Decoding, Messag
 from svr_lightning.display import Progress
 from svr_lightning.engines.base import Engine, Output, Refusal, Request, TextOutput
 from svr_lightning.errors import require
-from svr_lightning.recipes.dialogues import RolloutFn, limited
+from svr_lightning.recipes.dialogues import RolloutGenerator, limited
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
 
@@ -33,7 +33,7 @@ class Job:
 
     problem: Problem
     sample: int
-    program: RolloutFn
+    program: RolloutGenerator
     decoding: Decoding
 
 

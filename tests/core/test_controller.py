@@ -15,7 +15,7 @@ from svr_lightning.control.controller import LONGEST_TEXT, Controller
 from svr_lightning.core.stopping import Confident, FixedTurns, Majority, RepeatedAnswer
 from svr_lightning.core.types import FinishReason
 from svr_lightning.errors import ConfigError
-from svr_lightning.recipes.dialogues import FreshTurns, Neutral, SelfVerifying
+from svr_lightning.recipes.dialogues import FreshTurns, PlainRefinement, SelfVerifying
 from tests.chat_server import DOUBT, QUESTION, SURE, says
 
 Messages = list[dict[str, str]]
@@ -91,10 +91,10 @@ def test_any_rule_decides_when_to_stop_and_what_to_return(rule, turns, returned)
 def test_the_prompts_can_be_those_of_another_dialogue():
     script = Script([DOUBT, SURE])
     rule = FixedTurns(turns=2)
-    Controller(script, "countdown", dialogue=Neutral(), rule=rule).solve(QUESTION)
+    Controller(script, "countdown", dialogue=PlainRefinement(), rule=rule).solve(QUESTION)
     assert "self_check" not in script.asked[0][0]["content"]
-    with pytest.raises(ConfigError, match=r"reads a self-check, which .*Neutral"):
-        Controller(script, "countdown", dialogue=Neutral())
+    with pytest.raises(ConfigError, match=r"reads a self-check, which .*PlainRefinement"):
+        Controller(script, "countdown", dialogue=PlainRefinement())
 
 
 @pytest.mark.parametrize(

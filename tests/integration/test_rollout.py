@@ -10,7 +10,7 @@ from svr_lightning.core.types import Completion, FinishReason, Message, Problem
 from svr_lightning.engines.base import Request
 from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.rollout.collect import roll_out
+from svr_lightning.rollout.collect import run_rollout
 from svr_lightning.rollout.driver import Job
 from svr_lightning.rollout.rendering import Renderer
 from tests.scripted import DECODING, PROBLEMS, STEP, TOKENIZER, at_places, driver, says, words
@@ -74,7 +74,7 @@ def test_the_loss_covers_the_very_ids_that_were_sampled_last():
     engine = ScriptedEngine(muse, logprob=-0.7)
     engine.sync(None, STEP)
     recipe = SVR(group_size=3, horizon=2)
-    (group,) = roll_out(PROBLEMS[:1], recipe=recipe, driver=driver(engine), decoding=DECODING)
+    (group,) = run_rollout(PROBLEMS[:1], recipe=recipe, driver=driver(engine), decoding=DECODING)
     last = [
         request for request in engine.requests if "[T=2]" in TOKENIZER.decode(request.prompt_ids)
     ]
