@@ -274,7 +274,7 @@ def _selected(pool: int, part: Selection | None) -> Sequence[int]:
     """[n] row numbers that ``select`` leaves of ``pool`` rows. Raises ValueError for too few."""
     if part is None:
         return range(pool)
-    if part not in ("held_out", "all_but_held_out"):
+    if part != "held_out" and part != "all_but_held_out":
         return countdown_split(pool, part)
     if pool <= HELD_OUT_ROWS:
         raise ValueError(f"select: {part} needs more than {HELD_OUT_ROWS} rows, there are {pool}")

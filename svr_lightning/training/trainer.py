@@ -413,7 +413,7 @@ class SVRTrainer(Trainer):
 
         self.interrupt_waits = 0
         defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-        ours = {}
+        ours: dict[signal.Signals, Any] = {}
         for number, default in defaults.items():
             now = signal.getsignal(number)
             # Lightning puts back what it found: of an earlier training, the function below.
