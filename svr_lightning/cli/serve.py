@@ -4,8 +4,8 @@
     python -m svr_lightning serve --task countdown --policy embedded:countdown-tiny
 
 The first command is a proxy in front of any server that speaks the protocol, such as ``vllm
-serve``; the second runs a policy with the transformers engine. Both need
-pip install "svr-lightning[serve]". Guide: docs/serving.md.
+serve``; the second runs a policy with the transformers engine.
+The extra "serve" has what it needs. Guide: docs/serving.md.
 """
 
 import argparse

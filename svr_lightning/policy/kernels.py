@@ -86,7 +86,7 @@ def _choose_linear_attention(*, trains: bool) -> None:
     if find_spec("fla") is None:
         fault = (
             "linear attention: without flash-linear-attention transformers runs a Python loop, "
-            "more than ten times slower than a kernel; pip install 'svr-lightning[kernels]'"
+            "more than ten times slower than a kernel; install it (docs/train.md)"
         )
         require(not trains, fault)
         rank_zero_warn(fault)

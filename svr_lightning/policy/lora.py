@@ -39,7 +39,7 @@ def attach(
     """
     require(
         find_spec("peft") is not None,
-        "model.policy.lora: peft is not installed; pip install 'svr-lightning[lora]'",
+        "model.policy.lora: peft is not installed; pip install 'peft>=0.21,<0.22'",
     )
     from peft import LoraConfig, inject_adapter_in_model
 

@@ -103,7 +103,7 @@ class SVRDeepSpeedStrategy(DeepSpeedStrategy):
         require(
             find_spec("deepspeed") is not None,
             "trainer.strategy: DeepSpeed is not installed; pip install "
-            "'svr-lightning[deepspeed]', or set trainer.strategy to auto or ddp",
+            "'deepspeed>=0.19.8,<0.20', or set trainer.strategy to auto or ddp",
         )
         super().__init__(stage=2, timeout=timeout, overlap_comm=False)
         assert isinstance(self.config, dict)
