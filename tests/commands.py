@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ def embedded(limit: int, split: str = "test", name: str = "held_out") -> str:
     """A list of one data set: the first problems of the embedded Countdown."""
     where = f"path: 'embedded:countdown-tiny', split: {split}, limit: {limit}"
     return f"[{{name: {name}, task: countdown, {where}}}]"
+
+
+def flags(settings: Mapping[str, object]) -> list[str]:
+    """Settings as words of a command: ``{"trainer.max_steps": 2}`` is ``--trainer.max_steps 2``."""
+    return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
 
 
 def ran(*words: object, cwd: Path = ROOT, **environment: str) -> "subprocess.CompletedProcess[str]":

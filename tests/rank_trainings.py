@@ -69,7 +69,8 @@ def train(
     first = FirstRollout()
     trainer = small_fit.trainer(
         folder,
-        *(first, *callbacks),
+        first,
+        *callbacks,
         devices=devices,
         strategy=strategy,
         precision=precision,

@@ -105,7 +105,9 @@ def dataset_values(rows):
         **{
             name: auroc([t["confidence"] for t in some], [t["correct"] for t in some])
             for name, some in (
-                *(("auroc", checked), ("auroc_first_turn", firsts), ("auroc_returned", last)),
+                ("auroc", checked),
+                ("auroc_first_turn", firsts),
+                ("auroc_returned", last),
             )
         },
         "brier": ratio(sum((t["confidence"] - t["correct"]) ** 2 for t in checked), len(checked)),

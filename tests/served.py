@@ -86,8 +86,13 @@ RULE = Confident(threshold=0.96)
 
 
 TURN_FIELDS = (
-    *("turn", "text", "verdict", "confidence", "truncated"),
-    *("prompt_tokens", "completion_tokens"),
+    "turn",
+    "text",
+    "verdict",
+    "confidence",
+    "truncated",
+    "prompt_tokens",
+    "completion_tokens",
 )
 
 

@@ -48,8 +48,14 @@ STEPS = 6
 TURN = ("turn", "text", "correct", "truncated", "completion_tokens")
 CHECK = ("verdict", "confidence")
 METRICS = (
-    *("n", "accuracy", "first_turn_accuracy", "any_turn_accuracy", "turns"),
-    *("avg_prompt_tokens", "avg_completion_tokens", "avg_total_tokens"),
+    "n",
+    "accuracy",
+    "first_turn_accuracy",
+    "any_turn_accuracy",
+    "turns",
+    "avg_prompt_tokens",
+    "avg_completion_tokens",
+    "avg_total_tokens",
 )
 CHECK_METRICS = ("esr", "pse", "verdict_accuracy", "auroc", "brier", "overconfidence")
 
@@ -76,12 +82,29 @@ def hashes_of(name: str) -> dict[str, str]:
         rows.write_text("".join(json.dumps(row) + "\n" for row in problems), encoding="utf-8")
         source = f"[{{name: rows, task: countdown, path: {rows}}}]"
         command = [
-            *(sys.executable, "-m", "svr_lightning", "fit"),
-            *("--config", str(ROOT / "configs" / "countdown_tiny.yaml"), *layers()[name]),
-            *("--trainer.default_root_dir", str(root), "--trainer.max_steps", str(STEPS)),
-            *("--trainer.val_check_interval", str(STEPS)),
-            *("--trainer.enable_progress_bar", "false", "--model.micro_batch_size", "8"),
-            *("--data.problems_per_step", "2", "--data.val", source, "--data.test", source),
+            sys.executable,
+            "-m",
+            "svr_lightning",
+            "fit",
+            "--config",
+            str(ROOT / "configs" / "countdown_tiny.yaml"),
+            *layers()[name],
+            "--trainer.default_root_dir",
+            str(root),
+            "--trainer.max_steps",
+            str(STEPS),
+            "--trainer.val_check_interval",
+            str(STEPS),
+            "--trainer.enable_progress_bar",
+            "false",
+            "--model.micro_batch_size",
+            "8",
+            "--data.problems_per_step",
+            "2",
+            "--data.val",
+            source,
+            "--data.test",
+            source,
         ]
         settings = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
         done = subprocess.run(

@@ -66,8 +66,12 @@ _BUDGETS = (
     ("svr_plus_fresh", "RLCR's fresh turns"),
 )
 _ABLATIONS = (
-    *("without_cal", "without_over", "without_ready"),
-    *("single_turn", "verdict_only", "confidence_only"),
+    "without_cal",
+    "without_over",
+    "without_ready",
+    "single_turn",
+    "verdict_only",
+    "confidence_only",
 )
 CLAIMS = (
     *(Claim(*one, turns) for one in _PROTOCOLS for turns in HOW),

@@ -23,8 +23,14 @@ from svr_lightning.core.metrics import DEFINITIONS, auroc, auroc_of_counts, shar
 AUROCS = tuple(name for name, one in DEFINITIONS.items() if one.area is auroc)
 """Of all observed turns, as the paper has it, of first turns and of returned turns."""
 _RATIOS = (
-    *("accuracy", "first_turn_accuracy", "turns", "avg_total_tokens"),
-    *("esr", "pse", "brier", "overconfidence"),
+    "accuracy",
+    "first_turn_accuracy",
+    "turns",
+    "avg_total_tokens",
+    "esr",
+    "pse",
+    "brier",
+    "overconfidence",
 )
 
 

@@ -44,14 +44,32 @@ turns sampled at temperature 0.9; results.json has the options chosen. A free st
 self-check. Fresh turns answer the question anew and see no draft. The gap is ours minus theirs on
 common seeds. These intervals are not corrected for their number."""
 _HEAD = (
-    *("", "seeds", "accuracy", "sampled", "first turn", "any turn"),
-    *("best fixed (turns)", "turns", "tokens", "tokens per right answer", "PSE", "PSE, sampled"),
+    "",
+    "seeds",
+    "accuracy",
+    "sampled",
+    "first turn",
+    "any turn",
+    "best fixed (turns)",
+    "turns",
+    "tokens",
+    "tokens per right answer",
+    "PSE",
+    "PSE, sampled",
     "ESR",
 )
 _CHECK_HEAD = (
-    *("", "AUROC", "first turns", "returned turns"),
-    *("sampled: AUROC", "first turns", "returned turns"),
-    *("Brier", "sampled", "overconfidence", "sampled"),
+    "",
+    "AUROC",
+    "first turns",
+    "returned turns",
+    "sampled: AUROC",
+    "first turns",
+    "returned turns",
+    "Brier",
+    "sampled",
+    "overconfidence",
+    "sampled",
 )
 _BUDGET_HEAD = ("budget", "ours (tokens)", "theirs (tokens)", "gap", "theirs, chosen most often")
 

@@ -34,8 +34,22 @@ OUTSIDE_PERCENT = 12
 PAIRS = ((0, 1, 2), (0, 2, 1), (1, 2, 0))
 """Positions of the first step's operands and of the third number."""
 _OPERATORS = (
-    *("++", "+-", "-+", "--", "**", "*/", "/*", "//"),
-    *("+*", "*+", "-*", "*-", "+/", "/+", "-/", "/-"),
+    "++",
+    "+-",
+    "-+",
+    "--",
+    "**",
+    "*/",
+    "/*",
+    "//",
+    "+*",
+    "*+",
+    "-*",
+    "*-",
+    "+/",
+    "/+",
+    "-/",
+    "/-",
 )
 """Operators of the first and second step. Derivations that are equal by algebra are neighbours."""
 

@@ -23,8 +23,10 @@ ARMS = {
         part for name in ("cal", "over", "detect", "ready") for part in (f"{WEIGHTS}{name}", "0.0")
     ),
     "supervised": (
-        *("--model.recipe", "experiments.real.recipes.SupervisedSVR"),
-        *("--model.recipe.init_args.tokenizer", "{start}"),
+        "--model.recipe",
+        "experiments.real.recipes.SupervisedSVR",
+        "--model.recipe.init_args.tokenizer",
+        "{start}",
     ),
 }
 """Options of each arm's training; ``{start}`` is the folder of the seed's start."""
@@ -51,9 +53,18 @@ def commands(
 
     def command(verb: str, folder: Path, policy: Path, *own: str) -> tuple[str, ...]:
         return (
-            *("svr_lightning", verb, "--config", str(CONFIG), "--seed_everything", str(seed)),
-            *("--model.policy.path", str(policy), "--trainer.default_root_dir", str(folder)),
-            *(*own, *options),
+            "svr_lightning",
+            verb,
+            "--config",
+            str(CONFIG),
+            "--seed_everything",
+            str(seed),
+            "--model.policy.path",
+            str(policy),
+            "--trainer.default_root_dir",
+            str(folder),
+            *own,
+            *options,
         )
 
     def source(name: str, file: str) -> dict[str, str]:
@@ -75,8 +86,13 @@ def commands(
         name=f"seed{seed}/start",
         folder=root,
         arguments=(
-            *("experiments.real.start", "--model", str(out / "model")),
-            *("--out", str(start), "--seed", str(seed)),
+            "experiments.real.start",
+            "--model",
+            str(out / "model"),
+            "--out",
+            str(start),
+            "--seed",
+            str(seed),
         ),
         result=start / "config.json",
     )

@@ -20,8 +20,15 @@ Weighted = tuple[tuple[float, int], ...]
 Chances = Mapping[bool, float]
 
 KINDS = (
-    *("svr", "verdict", "confidence"),
-    *("first", "neutral", "analysis", "scored", "tutor", "guided"),
+    "svr",
+    "verdict",
+    "confidence",
+    "first",
+    "neutral",
+    "analysis",
+    "scored",
+    "tutor",
+    "guided",
 )
 """All prompts of all recipes; the first three ask for a self-check, or for one of its fields."""
 TRUNCATED_SHARE = 0.03

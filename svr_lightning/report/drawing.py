@@ -24,8 +24,14 @@ BLUE, LIGHT_BLUE = "#2f80c4", "#8dbde4"
 ORANGE = "#dd6b20"
 GREEN, PURPLE, RED, OLIVE = "#3c9a6a", "#9b72b4", "#c0526f", "#a08c2c"
 METHODS = (
-    *((BLUE, "o"), (ORANGE, "s"), (GREEN, "D"), (PURPLE, "^")),
-    *((RED, "v"), (OLIVE, "P"), (LIGHT_BLUE, "X"), (GREY, "*")),
+    (BLUE, "o"),
+    (ORANGE, "s"),
+    (GREEN, "D"),
+    (PURPLE, "^"),
+    (RED, "v"),
+    (OLIVE, "P"),
+    (LIGHT_BLUE, "X"),
+    (GREY, "*"),
 )
 """Colour and marker of the first method, the second, and so on; then from the start again."""
 WIDTH = 5.4

@@ -47,9 +47,19 @@ THOUGHT = "<think>\na</think>\nb"
         *(
             ({"content": f"a{end}b"}, f"<think>\na{end}</think>\nb")
             for end in (
-                *("</thinking>", "</THINK>", "</mm:think>", "</think:x>", "</ifm|think_fast>"),
-                *("[/THINK]", "<|END_THINKING|>", "<channel|>", "<|channel|>final<|message|>"),
-                *("<|end_of_thought|>", "<|inner_suffix|>", "</scratchpad>", "</reflection>"),
+                "</thinking>",
+                "</THINK>",
+                "</mm:think>",
+                "</think:x>",
+                "</ifm|think_fast>",
+                "[/THINK]",
+                "<|END_THINKING|>",
+                "<channel|>",
+                "<|channel|>final<|message|>",
+                "<|end_of_thought|>",
+                "<|inner_suffix|>",
+                "</scratchpad>",
+                "</reflection>",
             )
         ),
         # Behind an answer and its self-check, the marks are quotations.

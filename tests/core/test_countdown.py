@@ -88,12 +88,26 @@ def test_an_equation_that_uses_every_number_once_and_hits_the_target_is_correct(
 @pytest.mark.parametrize(
     "equation",
     [
-        *("", "24", "24 = 3*(7+1)"),
-        *("3*7+1", "3*7+3", "3*(7+1)+1-1", "37-1-12"),  # 22; 3 twice and 1 never; 1 thrice; 37
-        *("3 * 7 1", "3*(7+1", "3(7+1)", "3*(7+1);", "3\n*(7+1)", "3*(7+1)\x00"),
-        *("3**1*7", "3*(7.0+1)", "3\u00d7(7+1)", "3\u00a0*(7+1)"),
+        "",
+        "24",
+        "24 = 3*(7+1)",
+        "3*7+1",
+        "3*7+3",
+        "3*(7+1)+1-1",
+        "37-1-12",  # 22; 3 twice and 1 never; 1 thrice; 37
+        "3 * 7 1",
+        "3*(7+1",
+        "3(7+1)",
+        "3*(7+1);",
+        "3\n*(7+1)",
+        "3*(7+1)\x00",
+        "3**1*7",
+        "3*(7.0+1)",
+        "3\u00d7(7+1)",
+        "3\u00a0*(7+1)",
         "\u0663*(7+1)",  # an Arabic-Indic 3
-        *("\\boxed{3*(7+1)}", "__import__('os')"),
+        "\\boxed{3*(7+1)}",
+        "__import__('os')",
     ],
 )
 def test_anything_else_is_incorrect(equation):
@@ -199,10 +213,16 @@ def test_reasoning_then_an_answer_and_nothing_else_scores_1(text):
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "<answer>b</answer>", "<think>a<answer>b</answer>", "<think>a</think><answer>b"),
-        *("a<think>a</think><answer>b</answer>", "<think>a</think> so <answer>b</answer>"),
-        *("<think>a</think><answer>b</answer>.", "<THINK>a</THINK><ANSWER>b</ANSWER>"),
-        *("<think></answer></think><answer>", "<answer>b</answer><think>a</think>"),
+        "",
+        "<answer>b</answer>",
+        "<think>a<answer>b</answer>",
+        "<think>a</think><answer>b",
+        "a<think>a</think><answer>b</answer>",
+        "<think>a</think> so <answer>b</answer>",
+        "<think>a</think><answer>b</answer>.",
+        "<THINK>a</THINK><ANSWER>b</ANSWER>",
+        "<think></answer></think><answer>",
+        "<answer>b</answer><think>a</think>",
         "<think>a</think><answer>b</answer><self_check>VERDICT: CORRECT",  # never closed
     ],
 )

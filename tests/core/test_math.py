@@ -245,7 +245,10 @@ def test_the_last_block_comes_first_then_the_whole_response(text, answer):
 DIFFERENT = [
     ("0.50001", "0.5"),  # 1e-5 apart: not below the tolerance
     ("0.3333", r"\frac13"),
-    *(("5m", "5"), (r"18\text{ million}", "18"), ("1 2", "12"), ("1 2345", "12345")),
+    ("5m", "5"),
+    (r"18\text{ million}", "18"),
+    ("1 2", "12"),
+    ("1 2345", "12345"),
     ("(1,2)", "(2,1)"),
     ("1,2", "12"),
     (r"\sqrt{12}", r"2\sqrt{3}"),  # needs algebra
@@ -283,7 +286,8 @@ def test_different_answers_stay_different(left, right):
         (r"-2\frac{1}{4}", Fraction(-9, 4)),
         (r"\frac{0.5}{2}", Fraction(1, 4)),
         (r"-2.5\cdot10^{-2}", Fraction(-1, 40)),
-        *(("-1.5million", -1_500_000), ("12,34", None)),
+        ("-1.5million", -1_500_000),
+        ("12,34", None),
         (r"0.\overline{3}", Fraction(1, 3)),
         (r"-1.2\overline{45}", Fraction(-137, 110)),  # (1245 - 12) / 990
         (r".1\bar{6}", Fraction(1, 6)),

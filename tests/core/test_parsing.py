@@ -86,10 +86,19 @@ def test_five_words_are_verdicts_after_any_run_of_separators(word, verdict, sepa
     "value",
     [
         "CORRECT, INCORRECT, or UNSURE",  # the template echoed
-        *("CORRECT/INCORRECT", "correct or incorrect", "CORRECT or not CORRECT"),
-        *("CORRECT INCORRECT", "CORRECT" + " " * 99 + ", INCORRECT", "CORRECT,\n or UNSURE"),
-        *("NOT CORRECT", "CORRECTLY", "MAYBE", "**CORRECT**", ""),
-        *("\u0130NCORRECT", "UN\u017fURE"),  # a dotted capital I is no I, a long s is no s
+        "CORRECT/INCORRECT",
+        "correct or incorrect",
+        "CORRECT or not CORRECT",
+        "CORRECT INCORRECT",
+        "CORRECT" + " " * 99 + ", INCORRECT",
+        "CORRECT,\n or UNSURE",
+        "NOT CORRECT",
+        "CORRECTLY",
+        "MAYBE",
+        "**CORRECT**",
+        "",
+        "\u0130NCORRECT",
+        "UN\u017fURE",  # a dotted capital I is no I, a long s is no s
     ],
 )
 def test_any_other_value_is_unsure_and_keeps_the_confidence(value):
@@ -124,11 +133,23 @@ def test_a_longer_name_is_not_the_verdict_field():
 @pytest.mark.parametrize(
     ("value", "confidence"),
     [
-        *(("0.92", 0.92), (".9", 0.9), ("1.", 1.0), ("1.0", 1.0), ("000.250", 0.25)),
-        *(("92", 0.92), ("1.5", 0.015)),  # more than 1, so percentage style
-        *(("92%", 0.92), ("100%", 1.0), ("1%", 0.01)),  # the sign always divides
-        *(("+0.5", 0.5), ("-0.5", 0.0), ("9" * 10_000, 1.0)),
-        *(("0.92.", 0.92), ("0.92, I think", 0.92), ("0.92</b>", 0.92), ("0.92; 3 checks", 0.92)),
+        ("0.92", 0.92),
+        (".9", 0.9),
+        ("1.", 1.0),
+        ("1.0", 1.0),
+        ("000.250", 0.25),
+        ("92", 0.92),
+        ("1.5", 0.015),  # more than 1, so percentage style
+        ("92%", 0.92),
+        ("100%", 1.0),
+        ("1%", 0.01),  # the sign always divides
+        ("+0.5", 0.5),
+        ("-0.5", 0.0),
+        ("9" * 10_000, 1.0),
+        ("0.92.", 0.92),
+        ("0.92, I think", 0.92),
+        ("0.92</b>", 0.92),
+        ("0.92; 3 checks", 0.92),
     ],
 )
 @pytest.mark.parametrize("separator", [": ", "=", " ", ":\n"])
@@ -141,11 +162,24 @@ def test_decimal_and_percentage_forms_are_read_then_clipped(separator, value, co
 @pytest.mark.parametrize(
     "value",
     [
-        *("", "high", "nan", "[0.9]", "- 0.5"),
+        "",
+        "high",
+        "nan",
+        "[0.9]",
+        "- 0.5",
         "a number in [0,1]",  # the template echoed
-        *("1e-1", "9e\u22121", "0x1", "0,92", "0.9.2"),
-        *("9/10", "0.92/1.0", "0.9*0.9", "0.8-0.9", "0.8\u20130.9"),
-        *("\u0660.\u0669", "0.9\u0669"),  # Arabic-Indic digits
+        "1e-1",
+        "9e\u22121",
+        "0x1",
+        "0,92",
+        "0.9.2",
+        "9/10",
+        "0.92/1.0",
+        "0.9*0.9",
+        "0.8-0.9",
+        "0.8\u20130.9",
+        "\u0660.\u0669",
+        "0.9\u0669",  # Arabic-Indic digits
     ],
 )
 def test_a_malformed_confidence_takes_the_prior(value):

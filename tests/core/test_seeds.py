@@ -22,8 +22,13 @@ def test_a_seed_is_the_same_for_ever():
 @pytest.mark.parametrize(
     "change",
     [
-        *({"run_seed": 43}, {"step": 8}, {"problem_id": "train-18"}, {"sample": 4}),
-        *({"turn": 3}, {"attempt": 2}, {"purpose": "resample"}),
+        {"run_seed": 43},
+        {"step": 8},
+        {"problem_id": "train-18"},
+        {"sample": 4},
+        {"turn": 3},
+        {"attempt": 2},
+        {"purpose": "resample"},
     ],
     ids=lambda change: next(iter(change)),
 )

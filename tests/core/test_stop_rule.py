@@ -310,7 +310,10 @@ def test_labels_cannot_reach_a_rule_that_inference_may_use():
     assert not issubclass(FirstRight, StopRule)
     assert "FirstRight" not in RULES
     assert set(get_type_hints(StopSignals)) == {
-        *("verdict", "confidence", "truncated", "answer"),
+        "verdict",
+        "confidence",
+        "truncated",
+        "answer",
         *TokenScores._fields,
     }
     with pytest.raises(ValueError, match="is no stopping rule"):
@@ -384,7 +387,9 @@ def test_a_table_returns_what_turn_after_turn_would(rule, trajectories, max_turn
 @pytest.mark.parametrize(
     "rule",
     [
-        *(FixedTurns(turns=2), RepeatedAnswer(times=2, in_a_row=False), Majority()),
+        FixedTurns(turns=2),
+        RepeatedAnswer(times=2, in_a_row=False),
+        Majority(),
         Confident(score="answer_logprob", threshold=-0.1),
     ],
     ids=repr,

@@ -35,8 +35,14 @@ def test_rules_are_compared_at_equal_tokens_on_problems_that_did_not_choose_them
     assert found["budget"] == 30.0
     # No row of the table has log-probabilities; the policy is never sure.
     assert list(rows) == [
-        *("fixed turns", "repeated answer", "equal answers", "majority", "votes and confidences"),
-        *("verdict and confidence", "confidence", "oracle (reads labels)"),
+        "fixed turns",
+        "repeated answer",
+        "equal answers",
+        "majority",
+        "votes and confidences",
+        "verdict and confidence",
+        "confidence",
+        "oracle (reads labels)",
     ]
     assert found["winner"] != ORACLE
     winner = rows[found["winner"]]

@@ -34,7 +34,14 @@ def test_a_problem_that_could_not_be_run_has_no_turn_and_counts_as_wrong():
     table = turn_tables([failed("x"), *adaptive(), failed("y")])["toy"]
     assert table.length.tolist() == [0, 1, 1, 2, 3, 3, 3, 0]
     assert table.right_at(table.returned).tolist() == [
-        *(False, True, False, True, True, False, False, False)
+        False,
+        True,
+        False,
+        True,
+        True,
+        False,
+        False,
+        False,
     ]
     values = measure(table)
     assert values["accuracy"] == 3 / 8

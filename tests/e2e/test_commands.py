@@ -16,11 +16,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from svr_lightning.__main__ import main
 from svr_lightning.core.stopping import Confident, rule_from_config
-from tests.commands import ROOT, TINY, embedded, jsonl, ran
+from tests.commands import ROOT, TINY, embedded, flags, jsonl, ran
 
 SHORT = [
-    *("--trainer.max_steps", "2", "--data.problems_per_step", "2"),
-    *("--data.test", embedded(6)),
+    *flags(
+        {
+            "trainer.max_steps": "2",
+            "data.problems_per_step": "2",
+            "data.test": embedded(6),
+        }
+    ),
 ]
 
 
@@ -93,9 +98,17 @@ def test_test_and_validate_write_their_own_folders(run):
 def test_the_real_configurations_run_on_real_rows(name, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     arguments = [
-        *("fit", "--config", f"configs/{name}.yaml", "--config", "configs/hardware/cpu_smoke.yaml"),
-        *("--config", "tests/real_rows.yaml"),
-        *("--trainer.default_root_dir", str(tmp_path)),
+        "fit",
+        "--config",
+        f"configs/{name}.yaml",
+        "--config",
+        "configs/hardware/cpu_smoke.yaml",
+        *flags(
+            {
+                "config": "tests/real_rows.yaml",
+                "trainer.default_root_dir": str(tmp_path),
+            }
+        ),
     ]
     assert main(arguments) == 0
     assert list(tmp_path.glob("logs/events*"))

@@ -9,7 +9,7 @@ import yaml
 from svr_lightning.__main__ import main
 from svr_lightning.analysis.metrics import MATH_5
 from svr_lightning.core.stopping import Confident, rule_from_config
-from tests.commands import ROOT, jsonl
+from tests.commands import ROOT, flags, jsonl
 
 CONFIGS = ROOT / "configs"
 ALL_7 = ("countdown", "gsm8k", *MATH_5)
@@ -42,9 +42,16 @@ def test_all_seven_give_results_and_samples_for_voting(tmp_path, monkeypatch):
     shipped = ("eval/all7.yaml", "hardware/cpu_smoke.yaml", "eval/majority_vote.yaml")
     paths = [*(CONFIGS / layer for layer in shipped), ROOT / "tests" / "real_rows.yaml"]
     command = [
-        *("test", *(part for path in paths for part in ("--config", str(path)))),
-        *("--trainer.default_root_dir", str(tmp_path), "--trainer.enable_progress_bar", "false"),
-        *("--data.eval_batch_size", "1", "--model.evaluation.max_completion_tokens", "8"),
+        "test",
+        *(part for path in paths for part in ("--config", str(path))),
+        *flags(
+            {
+                "trainer.default_root_dir": str(tmp_path),
+                "trainer.enable_progress_bar": "false",
+                "data.eval_batch_size": "1",
+                "model.evaluation.max_completion_tokens": "8",
+            }
+        ),
     ]
     assert main(command) == 0
     folder = tmp_path / "eval" / "test"

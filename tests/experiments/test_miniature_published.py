@@ -50,7 +50,13 @@ def test_all_figures_of_a_row_are_made_again_from_the_outcomes(tmp_path):
     entries = row_entries(read_outcomes(tmp_path / FILE))
     found = {row["name"]: row for row in published("arithmetic")["rows"]}
     assert [entry["name"] for entry in entries] == [
-        *("grpo", "grpo_maj1", "grpo_maj3", "grpo_maj5", "grpo_maj10", "svr", "svr_plus")
+        "grpo",
+        "grpo_maj1",
+        "grpo_maj3",
+        "grpo_maj5",
+        "grpo_maj10",
+        "svr",
+        "svr_plus",
     ]
     for entry in entries:
         assert json.loads(json.dumps(entry)) == found[entry["name"]]

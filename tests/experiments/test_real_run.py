@@ -8,12 +8,20 @@ import pytest
 
 from experiments.real import __main__ as real
 from experiments.real import plan, tasks
+from tests.commands import flags
 
 CHEAP = (
-    *("--model.engine.class_path", "svr_lightning.engines.transformers.TransformersEngine"),
-    *("--trainer.precision", "32-true", "--model.evaluation.max_turns", "2"),
-    *("--model.sampling.max_completion_tokens", "8", "--data.problems_per_step", "1"),
-    *("--model.evaluation.max_completion_tokens", "8", "--trainer.max_steps", "1"),
+    *flags(
+        {
+            "model.engine.class_path": "svr_lightning.engines.transformers.TransformersEngine",
+            "trainer.precision": "32-true",
+            "model.evaluation.max_turns": "2",
+            "model.sampling.max_completion_tokens": "8",
+            "data.problems_per_step": "1",
+            "model.evaluation.max_completion_tokens": "8",
+            "trainer.max_steps": "1",
+        }
+    ),
 )
 
 

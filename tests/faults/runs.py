@@ -18,7 +18,7 @@ MEASURED = ("time/", "speed/", "memory/")
 
 def command(folder: Path, *extra: str) -> list[str]:
     """The small training, writing to ``folder``."""
-    return [*("fit", *SMALL, "--trainer.default_root_dir", str(folder)), *extra]
+    return ["fit", *SMALL, "--trainer.default_root_dir", str(folder), *extra]
 
 
 def start(folder: Path, *extra: str) -> BaseProcess:

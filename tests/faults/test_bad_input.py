@@ -70,9 +70,13 @@ def test_a_path_that_cannot_be_opened_is_one_short_line_of_every_command(capsys,
     seen = f"{'x' * 90}...{'x' * 90}" if given == "long" else str(path)
     proxy = ("--upstream", "http://127.0.0.1:9/v1", "--model", "m", "--port", "0")
     for words in (
-        *(("fit", "--config", path), ("serve", "--task", "gsm8k", *proxy, "--certificate", path)),
-        *(("report", path), ("replay", path), ("replay", path, "--grader", "paper")),
-        *(("certify", path, "--max-pse", "0.1"), ("test", *TINY, "--ckpt_path", path)),
+        ("fit", "--config", path),
+        ("serve", "--task", "gsm8k", *proxy, "--certificate", path),
+        ("report", path),
+        ("replay", path),
+        ("replay", path, "--grader", "paper"),
+        ("certify", path, "--max-pse", "0.1"),
+        ("test", *TINY, "--ckpt_path", path),
         ("test", *TINY, "--model.policy.path", path, "--trainer.default_root_dir", tmp_path / "r"),
     ):
         line = refused(capsys, *words)

@@ -7,7 +7,7 @@ import pytest
 
 from svr_lightning.core.metrics import METRIC_NAMES
 from tests import forked
-from tests.commands import ROOT, embedded, jsonl, logged
+from tests.commands import ROOT, embedded, flags, jsonl, logged
 from tests.faults.runs import command, differences
 
 STEPS = 4
@@ -24,18 +24,29 @@ def run_two(folder: Path, mark: Path) -> str:
     engine = f"{{class_path: tests.faults.rank_engine.KilledOnce, init_args: {{mark: {mark}}}}}"
     training = command(
         folder,
-        *("--trainer.devices", "2", "--ckpt_path", "last"),
-        *("--trainer.strategy", "{class_path: tests.faults.rank_engine.ReducesNoMetrics}"),
-        *("--trainer.max_steps", str(STEPS), "--trainer.callbacks", CALLBACKS),
-        *("--model.updates_per_rollout", "1", "--data.problems_per_step", "2"),
-        *("--data.val", embedded(7, "dev", "dev"), "--data.test", embedded(5)),
-        *("--model.engine", engine),
+        *flags(
+            {
+                "trainer.devices": "2",
+                "ckpt_path": "last",
+                "trainer.strategy": "{class_path: tests.faults.rank_engine.ReducesNoMetrics}",
+                "trainer.max_steps": str(STEPS),
+                "trainer.callbacks": CALLBACKS,
+                "model.updates_per_rollout": "1",
+                "data.problems_per_step": "2",
+                "data.val": embedded(7, "dev", "dev"),
+                "data.test": embedded(5),
+                "model.engine": engine,
+            }
+        ),
     )
     launch = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
     log = folder.with_suffix(".log")
     process = forked.start(
         log,
-        *(*launch, "-m", "svr_lightning", *training),
+        *launch,
+        "-m",
+        "svr_lightning",
+        *training,
         module="tests.faults.torchrun",
         PYTHONPATH=str(ROOT),
         TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",  # as configs/hardware/torchrun.sh says

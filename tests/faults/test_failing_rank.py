@@ -6,12 +6,18 @@ from pathlib import Path
 import psutil
 
 from tests import forked
+from tests.commands import flags
 from tests.faults.runs import command
 
 # Two updates per rollout would split one problem between two processes.
 ONE_UPDATE = [
-    *("--model.updates_per_rollout", "1", "--data.problems_per_step", "2"),
-    *("--trainer.max_steps", "3"),
+    *flags(
+        {
+            "model.updates_per_rollout": "1",
+            "data.problems_per_step": "2",
+            "trainer.max_steps": "3",
+        }
+    ),
 ]
 
 
@@ -23,8 +29,14 @@ def run_two(folder: Path, rank: int, fault: str, others: str = "wait") -> tuple[
     )
     arguments = command(
         folder / "run",
-        *("--trainer.devices", "2", "--trainer.strategy", "ddp"),
-        *("--trainer.limit_val_batches", "0", "--model.engine", engine),
+        *flags(
+            {
+                "trainer.devices": "2",
+                "trainer.strategy": "ddp",
+                "trainer.limit_val_batches": "0",
+                "model.engine": engine,
+            }
+        ),
         *ONE_UPDATE,
     )
     port = str(forked.free_port())

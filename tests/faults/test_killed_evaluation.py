@@ -19,7 +19,7 @@ from svr_lightning.training.records import record_fingerprint
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
 from tests import forked
-from tests.commands import TINY, embedded
+from tests.commands import TINY, embedded, flags
 
 PROBLEMS = 16
 
@@ -27,10 +27,20 @@ PROBLEMS = 16
 def arguments(folder: Path) -> list[str]:
     """Two turns of each problem, four problems at a time."""
     return [
-        *("test", *TINY, "--trainer.default_root_dir", str(folder), "--data.test"),
+        "test",
+        *TINY,
+        "--trainer.default_root_dir",
+        str(folder),
+        "--data.test",
         embedded(PROBLEMS),
-        *("--model.evaluation.max_turns", "2", "--model.evaluation.adaptive", "false"),
-        *("--model.engine.init_args.max_batch", "4", "--trainer.enable_progress_bar", "false"),
+        *flags(
+            {
+                "model.evaluation.max_turns": "2",
+                "model.evaluation.adaptive": "false",
+                "model.engine.init_args.max_batch": "4",
+                "trainer.enable_progress_bar": "false",
+            }
+        ),
     ]
 
 

@@ -75,8 +75,17 @@ def test_a_record_holds_what_the_samples_file_promises():
     )
     record = records[0]
     assert list(record) == [
-        *("schema_version", "dataset", "id", "task", "question", "reference", "payload"),
-        *("returned_turn", "stopped_early", "accepted", "turns"),
+        "schema_version",
+        "dataset",
+        "id",
+        "task",
+        "question",
+        "reference",
+        "payload",
+        "returned_turn",
+        "stopped_early",
+        "accepted",
+        "turns",
     ]
     assert (record["dataset"], record["question"], record["reference"]) == (
         "toy",

@@ -21,7 +21,7 @@ from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
 from tests import forked
-from tests.commands import ROOT, SMALL, ran, refused, resolved
+from tests.commands import ROOT, SMALL, flags, ran, refused, resolved
 
 CALLBACK = "svr_lightning.callbacks.HFExport"
 
@@ -306,8 +306,18 @@ def test_a_training_that_is_terminated_says_so_with_its_exit_code(tmp_path):
     folder = ("--trainer.default_root_dir", str(tmp_path))
     process = forked.start(
         tmp_path / "log",
-        *("fit", *SMALL, *folder, "--data.val", "[]", "--trainer.max_steps", "4"),
-        *("--trainer.callbacks", strike),
+        "fit",
+        *SMALL,
+        *folder,
+        "--data.val",
+        "[]",
+        "--trainer.max_steps",
+        "4",
+        *flags(
+            {
+                "trainer.callbacks": strike,
+            }
+        ),
     )
     assert forked.wait(process) == 128 + signal.SIGTERM
 

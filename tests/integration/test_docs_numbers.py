@@ -165,7 +165,7 @@ def test_gaps_within_equal_tokens_are_the_published_ones():
 
 
 CLAIMS = (
-    *(("SVR, adaptive minus its best fixed number of turns", "greedy"),),
+    ("SVR, adaptive minus its best fixed number of turns", "greedy"),
     *(
         ("SVR+, adaptive minus its best fixed number of turns", kind)
         for kind in ("greedy", "sampled")

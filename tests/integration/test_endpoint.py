@@ -19,7 +19,7 @@ from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.tasks import get_task
 from tests.chat_server import ChatServer, Reply, completion, turn_of
-from tests.commands import TINY, jsonl, refused
+from tests.commands import TINY, flags, jsonl, refused
 from tests.scripted import PROBLEMS, RUN_SEED, STEP, evaluator, says
 from tests.trajectories import summarize
 
@@ -243,8 +243,17 @@ def test_a_server_that_tells_log_probabilities_can_be_stopped_by_them(tmp_path, 
 def through(server: ChatServer, folder: Path) -> list[str]:
     """Options of a command that asks a server."""
     return [
-        *(*TINY, "--model.engine", "OpenAIEngine", "--model.engine.base_url", server.url),
-        *("--model.engine.model_name", "tiny", "--trainer.default_root_dir", str(folder)),
+        *TINY,
+        "--model.engine",
+        "OpenAIEngine",
+        "--model.engine.base_url",
+        server.url,
+        *flags(
+            {
+                "model.engine.model_name": "tiny",
+                "trainer.default_root_dir": str(folder),
+            }
+        ),
     ]
 
 
@@ -273,8 +282,14 @@ def test_a_question_is_answered_as_text_with_a_key_that_is_written_nowhere(
     [
         (
             [
-                *("test", "--model.evaluation.stop", "Confident"),
-                *("--model.evaluation.stop.score", "verdict_probability"),
+                "test",
+                "--model.evaluation.stop",
+                "Confident",
+                *flags(
+                    {
+                        "model.evaluation.stop.score": "verdict_probability",
+                    }
+                ),
             ],
             "verdict >= 0.85: log-probabilities are not known of a server",
         ),

@@ -14,6 +14,7 @@ from svr_lightning.policy.policy import Policy
 from svr_lightning.training.config import EvaluationConfig
 from svr_lightning.training.export import export_policy
 from svr_lightning.training.module import SVRModule
+from tests.commands import flags
 from tests.models import tiny_qwen3
 from tests.scripted import RENDERER
 from tests.small_fit import module
@@ -80,8 +81,16 @@ def test_the_card_asks_the_policy_as_it_was_trained_to_be_asked(tmp_path):
     assert point == {}  # another rule than the paper's has no such threshold
     command = card.split("```bash\n")[1].split("```")[0].replace("\\\n", "")
     assert command.split() == [
-        *("svr", "predict", "--config", "THIS_FOLDER/svr.json"),
-        *("--model.policy.path", "THIS_FOLDER", "--question", "'...'"),
+        "svr",
+        "predict",
+        "--config",
+        "THIS_FOLDER/svr.json",
+        *flags(
+            {
+                "model.policy.path": "THIS_FOLDER",
+                "question": "'...'",
+            }
+        ),
     ]
     trained["policy"].pop("path")
     settings = json.loads((tmp_path / "policy" / "svr.json").read_text())

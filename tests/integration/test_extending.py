@@ -41,8 +41,17 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def fit(folder: Path, *more: str, **model: Any) -> list[dict[str, Any]]:
     """Two optimizer steps on the command line; the rollouts' lines."""
     arguments = [
-        *("fit", *SMALL, "--trainer.default_root_dir", str(folder), "--trainer.max_steps", "2"),
-        *("--model.updates_per_rollout", "1", "--trainer.limit_val_batches", "0", *more),
+        "fit",
+        *SMALL,
+        "--trainer.default_root_dir",
+        str(folder),
+        "--trainer.max_steps",
+        "2",
+        "--model.updates_per_rollout",
+        "1",
+        "--trainer.limit_val_batches",
+        "0",
+        *more,
     ]
     for key, value in model.items():
         arguments += [f"--model.{key}", value if isinstance(value, str) else json.dumps(value)]

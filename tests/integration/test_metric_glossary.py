@@ -10,7 +10,7 @@ import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.metrics import METRIC_NAMES
-from tests.commands import SMALL, jsonl, logged
+from tests.commands import SMALL, flags, jsonl, logged
 from tests.pages import page, section, tables
 
 GLOSSARY = page("docs/metrics.md")
@@ -54,11 +54,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sets = [{"name": name, "split": "dev", **TINY} for name in ("dev", "math500")]
     arguments = [
         *SMALL,
-        *("--trainer.default_root_dir", str(folder)),
-        *("--trainer.max_steps", "2"),
-        *("--trainer.val_check_interval", "1"),
-        *("--data.val", json.dumps(sets)),
-        *("--data.test", json.dumps(sets)),
+        *flags(
+            {
+                "trainer.default_root_dir": str(folder),
+                "trainer.max_steps": "2",
+                "trainer.val_check_interval": "1",
+                "data.val": json.dumps(sets),
+                "data.test": json.dumps(sets),
+            }
+        ),
     ]
     assert main(["fit", *arguments]) == 0
     assert main(["test", *arguments]) == 0

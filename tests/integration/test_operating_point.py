@@ -29,7 +29,7 @@ from svr_lightning.training.config import EvaluationConfig
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.records import quoted_config
 from svr_lightning.training.sources import DataSource, load_problems
-from tests.commands import TINY, jsonl, refused
+from tests.commands import TINY, flags, jsonl, refused
 from tests.scripted import TOKENIZER
 
 
@@ -175,9 +175,19 @@ def test_a_faulty_file_ends_the_command_before_the_policy_is_loaded(tmp_path, ca
     policy(folder, 7)
     line = refused(
         capsys,
-        *("predict", "--model.policy.path", folder, "--question", "1 2 = 3"),
-        *("--data.questions_task", "countdown", "--trainer.accelerator", "cpu"),
-        *("--trainer.default_root_dir", tmp_path / "run", "--trainer.logger", "false"),
+        "predict",
+        "--model.policy.path",
+        folder,
+        "--question",
+        "1 2 = 3",
+        *flags(
+            {
+                "data.questions_task": "countdown",
+                "trainer.accelerator": "cpu",
+                "trainer.default_root_dir": tmp_path / "run",
+                "trainer.logger": "false",
+            }
+        ),
     )
     assert "(threshold=7 must lie in [0, 1]; the paper's is 0.85); certify again or remove" in line
 
@@ -205,10 +215,18 @@ def test_predict_asks_with_a_tuned_policys_own_threshold_and_says_so(tmp_path, c
     own = {"rule": {}, "certified": {"threshold": 1.0}, "weights": "others"}
     written(folder, **own)
     command = [
-        *("predict", *TINY, "--model.policy.path", str(folder)),
-        *("--model.evaluation.max_turns", "2", "--question", "3 5 8 = 16"),
-        *("--trainer.default_root_dir", str(tmp_path)),
-        *("--trainer.enable_progress_bar", "false"),
+        "predict",
+        *TINY,
+        "--model.policy.path",
+        str(folder),
+        *flags(
+            {
+                "model.evaluation.max_turns": "2",
+                "question": "3 5 8 = 16",
+                "trainer.default_root_dir": str(tmp_path),
+                "trainer.enable_progress_bar": "false",
+            }
+        ),
     ]
     lost = "promises nothing for max_turns=2 instead of 10, other weights than it was written for"
     with pytest.warns(UserWarning, match=lost):
@@ -245,9 +263,19 @@ def test_an_evaluation_says_which_problems_a_certificate_was_calibrated_on(tmp_p
     written(folder, rule={}, data={"problems": digests}, decoding={"temperature": 0.0})
     dev = {**asdict(sources[0]), "columns": None}
     command = [
-        *("validate", *TINY, "--model.policy.path", str(folder), "--data.val", json.dumps([dev])),
-        *("--model.evaluation.max_turns", "1", "--trainer.default_root_dir", str(tmp_path)),
-        *("--trainer.enable_progress_bar", "false"),
+        "validate",
+        *TINY,
+        "--model.policy.path",
+        str(folder),
+        "--data.val",
+        json.dumps([dev]),
+        *flags(
+            {
+                "model.evaluation.max_turns": "1",
+                "trainer.default_root_dir": str(tmp_path),
+                "trainer.enable_progress_bar": "false",
+            }
+        ),
     ]
     note = "the certificate was calibrated on 2 of 3 problems"
     with pytest.warns(UserWarning, match=note):

@@ -13,7 +13,7 @@ from svr_lightning.training.distributed import (
     resolve_strategy,
 )
 from tests import forked
-from tests.commands import SMALL, TINY, jsonl, refused
+from tests.commands import SMALL, TINY, flags, jsonl, refused
 from tests.faults.runs import MEASURED
 from tests.rank_trainings import CLIP, LORA, LR, train
 from tests.tolerance import assert_same_steps
@@ -181,9 +181,19 @@ def test_an_evaluation_under_deepspeed_needs_neither_training_data_nor_an_optimi
     pytest.importorskip("deepspeed")
     tested = '[{name: dev, task: countdown, path: "embedded:countdown-tiny", split: dev, limit: 2}]'
     words = (
-        *("test", *SMALL, "--trainer.strategy", "deepspeed_stage_2", "--data.test", tested),
-        *("--data.train", "{name: gone, task: countdown, path: ./gone.jsonl}"),
-        *("--model.optimizer.lr", "1e9", "--trainer.default_root_dir", str(tmp_path / "run")),
+        "test",
+        *SMALL,
+        "--trainer.strategy",
+        "deepspeed_stage_2",
+        "--data.test",
+        tested,
+        *flags(
+            {
+                "data.train": "{name: gone, task: countdown, path: ./gone.jsonl}",
+                "model.optimizer.lr": "1e9",
+                "trainer.default_root_dir": str(tmp_path / "run"),
+            }
+        ),
     )
     log = tmp_path / "log"
     assert forked.wait(forked.start(log, *words)) == 0, log.read_text()[-2000:]

@@ -65,7 +65,8 @@ def fit(recipe: Recipe, folder: Path, *callbacks: Callback) -> small_fit.Remembe
     )
     trainer = small_fit.trainer(
         folder,
-        *(RolloutLog(every=1), *callbacks),
+        RolloutLog(every=1),
+        *callbacks,
         max_steps=1,
         limit_val_batches=1,
         check_val_every_n_epoch=None,

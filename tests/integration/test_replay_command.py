@@ -68,7 +68,8 @@ def test_recordings_that_cannot_be_used_are_named(tmp_path, capsys):
     (listed / "results.json").write_text("[]")  # of which the rule of the run is not known
     for file, message in (
         (tmp_path / "absent", "no evaluation; give a folder with a samples.jsonl"),
-        *((none, "no samples"), (listed, "results.json: no results file but a list")),
+        (none, "no samples"),
+        (listed, "results.json: no results file but a list"),
         (old, "results.json: model.evaluation.gate: settings of version 0.1; evaluate again"),
         (cut, "record every turn with --record"),
     ):

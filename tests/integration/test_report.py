@@ -206,8 +206,13 @@ def test_tables_are_latex_with_the_rows_that_the_runs_allow(tmp_path):
     names = [table.name for table in tables]
     assert len(set(names)) == len(names)
     assert {re.sub("_[0-9]+$", "", name) for name in names} == {
-        *("main_results", "results", "majority_vote", "seed_robustness", "fixed_budget_sweep"),
-        *("confidence_threshold_accuracy", "confidence_threshold_operating"),
+        "main_results",
+        "results",
+        "majority_vote",
+        "seed_robustness",
+        "fixed_budget_sweep",
+        "confidence_threshold_accuracy",
+        "confidence_threshold_operating",
     }
     text = tables_tex(tables)
     assert _balanced(text)
@@ -226,7 +231,10 @@ def test_the_papers_sweeps_are_tables_by_data_set_with_marks(tmp_path):
     assert budgets.head == ("Budget", "GSM8K", "MATH500", "All-2")
     # Turn 1: a and e are right; turn 2: b, c, f; turn 3: b and d. Adaptive: a, c, d.
     assert [row[:2] for row in budgets.rows] == [
-        *(["K=1", "0.333"], ["K=2", "0.500"], ["K=3", "0.333"], ["Adaptive", "0.500"])
+        ["K=1", "0.333"],
+        ["K=2", "0.500"],
+        ["K=3", "0.333"],
+        ["Adaptive", "0.500"],
     ]
     # The adaptive row does not compete; K=1 and K=3 share the second place.
     assert budgets.best == {(1, column) for column in (1, 2, 3)}
@@ -493,7 +501,14 @@ def test_hostile_text_stays_text_in_every_other_file(hostile):
     for file in drawings:
         root = ElementTree.fromstring(file.read_bytes())
         assert {element.tag.rpartition("}")[2] for element in root.iter()} <= {
-            *("svg", "defs", "style", "g", "path", "use", "clipPath", "rect")
+            "svg",
+            "defs",
+            "style",
+            "g",
+            "path",
+            "use",
+            "clipPath",
+            "rect",
         }
         json.loads(file.with_suffix(".json").read_text(encoding="ascii"))
 

@@ -19,7 +19,7 @@ from svr_lightning.policy.policy import stop_token_ids
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
 from svr_lightning.training.documents import encode
-from tests.commands import ROOT, jsonl
+from tests.commands import ROOT, flags, jsonl
 
 pytestmark = pytest.mark.real
 END = 2
@@ -29,10 +29,20 @@ END = 2
 def layers(model: Path, folder: Path) -> list[str]:
     """A run of GSM8K on two cores, with this model in the place of the tiny one."""
     return [
-        *("--config", str(ROOT / "configs" / "gsm8k.yaml")),
-        *("--config", str(ROOT / "configs" / "hardware" / "cpu_smoke.yaml")),
-        *("--model.policy.path", str(model), "--trainer.default_root_dir", str(folder)),
-        *("--data.local_files", "{}", "--trainer.enable_progress_bar", "false"),
+        *flags(
+            {
+                "config": str(ROOT / "configs" / "gsm8k.yaml"),
+            }
+        ),
+        *flags(
+            {
+                "config": str(ROOT / "configs" / "hardware" / "cpu_smoke.yaml"),
+                "model.policy.path": str(model),
+                "trainer.default_root_dir": str(folder),
+                "data.local_files": "{}",
+                "trainer.enable_progress_bar": "false",
+            }
+        ),
     ]
 
 
@@ -105,10 +115,18 @@ def recorded(
 
     def record(name: str) -> None:
         command = [
-            *("test", *layers(model_folder, folder / name), "--model.engine", name),
-            *("--data.test", f"[{{name: gsm8k, {rows}}}]"),
-            *("--model.evaluation.max_turns", "1", "--data.eval_batch_size", "8"),
-            *("--model.evaluation.max_completion_tokens", "12"),
+            "test",
+            *layers(model_folder, folder / name),
+            "--model.engine",
+            name,
+            *flags(
+                {
+                    "data.test": f"[{{name: gsm8k, {rows}}}]",
+                    "model.evaluation.max_turns": "1",
+                    "data.eval_batch_size": "8",
+                    "model.evaluation.max_completion_tokens": "12",
+                }
+            ),
         ]
         assert main(command) == 0
         gc.collect()  # the engine's memory, before the next one starts
@@ -146,12 +164,22 @@ def test_two_training_steps(model_folder, tmp_path):
     rows.write_text("".join(json.dumps(row) + "\n" for row in asked))
     task = "tests.real.vowels.Vowels"
     command = [
-        *("fit", *layers(model_folder, tmp_path / "run")),
-        *("--data.train", f"{{name: people, task: {task}, path: {rows}}}"),
-        *("--data.val", "[]", "--data.problems_per_step", "1", "--trainer.max_steps", "2"),
-        *("--model.resample", "off", "--model.sampling.max_completion_tokens", "8"),
-        *("--model.recipe.init_args.group_size", "2", "--model.recipe.init_args.horizon", "1"),
-        *("--model.optimizer.lr", "1e-5", "--model.micro_batch_size", "2"),
+        "fit",
+        *layers(model_folder, tmp_path / "run"),
+        *flags(
+            {
+                "data.train": f"{{name: people, task: {task}, path: {rows}}}",
+                "data.val": "[]",
+                "data.problems_per_step": "1",
+                "trainer.max_steps": "2",
+                "model.resample": "off",
+                "model.sampling.max_completion_tokens": "8",
+                "model.recipe.init_args.group_size": "2",
+                "model.recipe.init_args.horizon": "1",
+                "model.optimizer.lr": "1e-5",
+                "model.micro_batch_size": "2",
+            }
+        ),
     ]
     assert main(command) == 0
     found = [line.split(",") for line in (tmp_path / "run" / "metrics.csv").read_text().split()]

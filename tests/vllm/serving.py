@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests import forked
+from tests.commands import flags
 
 
 class VLLMServer:
@@ -27,11 +28,26 @@ class VLLMServer:
         self.url = f"http://127.0.0.1:{port}"
         self._log = log
         self._options = [
-            *("--model", str(model), "--served-model-name", name),
-            *("--host", "127.0.0.1", "--port", str(port), "--generation-config", "vllm"),
-            *("--dtype", "float32", "--enforce-eager", "--max-model-len", "1024"),
-            *("--kv-cache-memory-bytes", str(2**26), "--disable-log-stats"),
-            *("--distributed-executor-backend", "uni", *options),
+            *flags(
+                {
+                    "model": str(model),
+                    "served-model-name": name,
+                    "host": "127.0.0.1",
+                    "port": str(port),
+                    "generation-config": "vllm",
+                }
+            ),
+            "--dtype",
+            "float32",
+            "--enforce-eager",
+            "--max-model-len",
+            "1024",
+            "--kv-cache-memory-bytes",
+            str(2**26),
+            "--disable-log-stats",
+            "--distributed-executor-backend",
+            "uni",
+            *options,
         ]
 
     def start(self) -> None:

@@ -22,8 +22,14 @@ from tests.vllm.serving import VLLMServer
 
 STEPS = 10
 AS_IN_PROCESS = (
-    *("--logprobs-mode", "processed_logprobs", "--enable-scale-out", "--max-num-seqs", "64"),
-    *("--no-enable-chunked-prefill", "--max-num-batched-tokens", str(CPU_BATCHED_TOKENS)),
+    "--logprobs-mode",
+    "processed_logprobs",
+    "--enable-scale-out",
+    "--max-num-seqs",
+    "64",
+    "--no-enable-chunked-prefill",
+    "--max-num-batched-tokens",
+    str(CPU_BATCHED_TOKENS),
 )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import forked
-from tests.commands import jsonl, logged, sampled
+from tests.commands import flags, jsonl, logged, sampled
 from tests.faults.runs import differences, wait_for
 from tests.models import tiny_qwen3
 from tests.scripted import TOKENIZER
@@ -52,16 +52,33 @@ def start(
 ) -> list[BaseProcess]:
     """Start a training; of as many tasks as SLURM would, or of one that starts the others."""
     command = [
-        *("fit", "--config", "configs/countdown_tiny.yaml"),
-        *("--trainer.default_root_dir", str(folder), "--trainer.callbacks", CALLBACKS),
-        *("--model.policy.path", str(policy), "--model.resample", "off"),
-        *("--model.engine", "svr_lightning.engines.vllm.VLLMEngine"),
-        *("--model.sampling.max_completion_tokens", "12", "--model.evaluation.max_turns", "2"),
-        *("--model.evaluation.max_completion_tokens", "12", "--model.reference.every", "2"),
-        *("--trainer.max_steps", str(STEPS), "--trainer.val_check_interval", "2"),
-        *("--trainer.devices", str(processes), "--trainer.enable_progress_bar", "false"),
-        *("--data.problems_per_step", "4", "--data.train", SOURCE),
-        *("--data.val", DEV, "--data.test", "[]", *extra),
+        "fit",
+        "--config",
+        "configs/countdown_tiny.yaml",
+        *flags(
+            {
+                "trainer.default_root_dir": str(folder),
+                "trainer.callbacks": CALLBACKS,
+                "model.policy.path": str(policy),
+                "model.resample": "off",
+                "model.engine": "svr_lightning.engines.vllm.VLLMEngine",
+                "model.sampling.max_completion_tokens": "12",
+                "model.evaluation.max_turns": "2",
+                "model.evaluation.max_completion_tokens": "12",
+                "model.reference.every": "2",
+                "trainer.max_steps": str(STEPS),
+                "trainer.val_check_interval": "2",
+                "trainer.devices": str(processes),
+                "trainer.enable_progress_bar": "false",
+                "data.problems_per_step": "4",
+                "data.train": SOURCE,
+            }
+        ),
+        "--data.val",
+        DEV,
+        "--data.test",
+        "[]",
+        *extra,
     ]
     log = folder.with_suffix(".log")
     if not tasks:

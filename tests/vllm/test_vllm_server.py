@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from svr_lightning.__main__ import main
-from tests.commands import jsonl
+from tests.commands import flags, jsonl
 from tests.scripted import TOKENIZER
 from tests.vllm.serving import served_at
 
@@ -33,16 +33,28 @@ def test_greedy_inference_through_a_server_equals_that_in_this_process(server, t
     shipped = "task: countdown, path: 'embedded:countdown-tiny', split: test, limit: 24"
     own = f"task: countdown, path: {tmp_path}/rows.jsonl"
     same = [
-        *("test", "--config", str(ROOT / "configs" / "countdown_tiny.yaml")),
-        *("--data.test", f"[{{name: held_out, {shipped}}}, {{name: own, {own}}}]"),
-        # No confidence of the shipped policy reaches it, so that refinements are compared too.
-        *("--model.evaluation.stop", "Confident", "--model.evaluation.stop.threshold", "0.96"),
-        *("--model.evaluation.max_turns", "3"),
+        "test",
+        "--config",
+        str(ROOT / "configs" / "countdown_tiny.yaml"),
+        *flags(
+            {
+                "data.test": f"[{{name: held_out, {shipped}}}, {{name: own, {own}}}]",
+                # No confidence of the shipped policy reaches it, so that refinements are compared too.
+                "model.evaluation.stop": "Confident",
+                "model.evaluation.stop.threshold": "0.96",
+                "model.evaluation.max_turns": "3",
+            }
+        ),
         "--trainer.default_root_dir",
     ]
     through = [
-        *("--model.engine", "OpenAIEngine", "--model.engine.base_url", server),
-        *("--model.engine.model_name", "tiny"),
+        *flags(
+            {
+                "model.engine": "OpenAIEngine",
+                "model.engine.base_url": server,
+                "model.engine.model_name": "tiny",
+            }
+        ),
     ]
     assert main([*same, str(tmp_path / "here")]) == 0
     assert main([*same, str(tmp_path / "there"), *through]) == 0

