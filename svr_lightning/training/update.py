@@ -172,35 +172,51 @@ def micro_batches(
             f"{len(samples)} samples do not make {updates} equal optimizer steps of at least "
             f"{accumulate} sequences"
         )
+    return [
+        batch
+        for start in range(0, len(samples), per_step)
+        for batch in _step_batches(
+            samples[start : start + per_step], accumulate, loss_tokens, token_choices, dummy_sample
+        )
+    ]
+
+
+def _step_batches(
+    share: Sequence[Sample | None],
+    accumulate: int,
+    loss_tokens: LossTokens,
+    token_choices: TokenChoices,
+    dummy_sample: Sample | None,
+) -> list[TrainBatch]:
+    """The ``accumulate`` micro-batches of one optimizer step, see :func:`micro_batches`."""
+    present = [sample for sample in share if sample is not None]
+    optimised = [sample for sample in present if sample.choices is None]
+    with_choices = [sample for sample in present if sample.choices is not None]
+    loss_weight = accumulate / max(len(share) - len(with_choices), 1)
+    metric_weight = accumulate / max(len(optimised), 1)
+    choice_weight = accumulate / len(with_choices) if with_choices else None
+    equal = _by_sequence([*optimised, *(sample for sample in with_choices if sample.choices)])
+    ascending = sorted(equal, key=len)
+    count = min(accumulate, len(ascending))
+    lengths = [len(ids) for ids in ascending]
     batches = []
-    for start in range(0, len(samples), per_step):
-        share = samples[start : start + per_step]
-        present = [sample for sample in share if sample is not None]
-        optimised = [sample for sample in present if sample.choices is None]
-        with_choices = [sample for sample in present if sample.choices is not None]
-        loss_weight = accumulate / max(per_step - len(with_choices), 1)
-        metric_weight = accumulate / max(len(optimised), 1)
-        choice_weight = accumulate / len(with_choices) if with_choices else None
-        equal = _by_sequence([*optimised, *(sample for sample in with_choices if sample.choices)])
-        step = sorted(equal, key=len)
-        count = min(accumulate, len(step))
-        for run in balanced_split(list(map(len, step)), count) if count else []:
-            members = [sample for ids in step[run] for sample in equal[ids]]
-            batches.append(
-                batch_of(
-                    members,
-                    loss_weight,
-                    loss_tokens,
-                    metric_weight,
-                    token_choices=token_choices,
-                    choice_weight=choice_weight,
-                )
+    for run in balanced_split(lengths, count) if count else []:
+        members = [sample for ids in ascending[run] for sample in equal[ids]]
+        batches.append(
+            batch_of(
+                members,
+                loss_weight,
+                loss_tokens,
+                metric_weight,
+                token_choices=token_choices,
+                choice_weight=choice_weight,
             )
-        if count < accumulate:
-            if dummy_sample is None:
-                raise ValueError(f"{count} sequences for {accumulate} micro-batches, and no filler")
-            filler = batch_of([dummy_sample], 0.0, choice_weight=choice_weight)
-            batches += [filler] * (accumulate - count)
+        )
+    if count < accumulate:
+        if dummy_sample is None:
+            raise ValueError(f"{count} sequences for {accumulate} micro-batches, and no filler")
+        filler = batch_of([dummy_sample], 0.0, choice_weight=choice_weight)
+        batches += [filler] * (accumulate - count)
     return batches
 
 

@@ -39,7 +39,7 @@ def test_greedy_inference_through_a_server_equals_that_in_this_process(server, t
         *flags(
             {
                 "data.test": f"[{{name: held_out, {shipped}}}, {{name: own, {own}}}]",
-                # No confidence of the shipped policy reaches it, so that refinements are compared too.
+                # No confidence of the shipped policy reaches it: refinements are compared too.
                 "model.evaluation.stop": "Confident",
                 "model.evaluation.stop.threshold": "0.96",
                 "model.evaluation.max_turns": "3",
