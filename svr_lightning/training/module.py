@@ -18,6 +18,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -70,7 +71,7 @@ from svr_lightning.training.optimizer import (
 from svr_lightning.training.records import report_operating_point
 from svr_lightning.training.rollouts import (
     Rollout,
-    fresh_problems,
+    fresh_source,
     optimizer_steps,
     show_prompt,
     warn_of_cut_prompts,
@@ -201,33 +202,17 @@ class SVRModule(PolicyModule):
         """Roll out one batch of problems with the current weights; the fit loop calls it."""
         started = time.perf_counter()
         step = self.global_step
-        dialogue = self.recipe.dialogue
         renderer = self.actor.renderer
 
         # 1. Look at the prompts.
         if not self._prompt_shown:
-            show_prompt(renderer, dialogue, problems[0])
+            show_prompt(renderer, self.recipe.dialogue, problems[0])
             self._prompt_shown = True
-        warn_of_cut_prompts(renderer, dialogue, problems)
+        warn = partial(warn_of_cut_prompts, renderer, self.recipe.dialogue)
+        warn(problems)
 
         # 2. Sample, grade, reward and credit, with the current weights in the engine.
-        batch_ids: frozenset[str] = frozenset()
-        if self.resample == "top_up":  # single problems are replaced, by none of any process
-            batch_ids = frozenset(gather_lists([problem.id for problem in problems]))
-
-        def fresh(draw: int, count: int, exclude: frozenset[str]) -> list[Problem]:
-            drawn = fresh_problems(
-                self.data,
-                self.seed,
-                step,
-                draw=draw,
-                count=count,
-                batch_ids=batch_ids,
-                exclude=exclude,
-            )
-            warn_of_cut_prompts(renderer, dialogue, drawn)
-            return drawn
-
+        ids = gather_lists([each.id for each in problems]) if self.resample == "top_up" else []
         with (
             self.actor.sampling(step) as sync_seconds,
             self.trainer.profiler.profile("rollout"),  # type: ignore[attr-defined]
@@ -241,20 +226,19 @@ class SVRModule(PolicyModule):
                 seed=self.seed,
                 step=step,
                 resample=self.resample,
-                fresh=fresh,
+                fresh=fresh_source(self.data, self.seed, step, frozenset(ids), warn),
                 show_progress=shows_progress(self.trainer),
             )
 
         # 3. Measure it, and wait for the other processes.
         stats = rollout_stats(groups, self.recipe)
-        stats["time/rollout"] = time.perf_counter() - started
-        stats["speed/rollout"] = completion_tokens(groups) / stats["time/rollout"]
+        seconds = time.perf_counter() - started
+        stats |= {"time/rollout": seconds, "speed/rollout": completion_tokens(groups) / seconds}
         if sync_seconds is not None:
             stats["time/sync"] = sync_seconds
         if self.trainer.world_size > 1:
-            waiting = time.perf_counter()
             self.trainer.strategy.barrier()
-            stats["time/wait"] = time.perf_counter() - waiting
+            stats["time/wait"] = time.perf_counter() - started - seconds
 
         # 4. Split its sequences into micro-batches.
         def trainer_logprobs(batch: TrainBatch) -> TrainBatch:
@@ -330,14 +314,10 @@ class SVRModule(PolicyModule):
             rank_zero_warn(f"optimizer step {step}: {warning}")
         if not self.sampling.restricted:  # top_p cuts a distribution
             check_engine_gap(stats, step)
-        for name, key in (("reward", "train/reward/mean"), ("accuracy", "train/accuracy")):
-            if key in stats:
-                self.log(name, stats[key], prog_bar=True, logger=False, batch_size=1)
+        _show(self, stats)
 
         # 3. Clip and step, and the schedule with it.
-        def finite(norm: float) -> None:
-            require_finite_number("gradient", norm, step, problem_ids)
-
+        finite = partial(require_finite_number, "gradient", step=step, problem_ids=problem_ids)
         norm = clip_and_step(strategy, optimizer, self.optimizer_config.gradient_clip_val, finite)
         self.policy.zero_grad()  # else gradients would take memory during the next rollout
         scheduler: Any = self.lr_schedulers()
@@ -375,3 +355,10 @@ class SVRModule(PolicyModule):
         if self.reference is None and not self.trains:
             checkpoint["state_dict"] = without_reference(checkpoint["state_dict"])
         check_weights(self.state_dict(), checkpoint["state_dict"])
+
+
+def _show(module: SVRModule, stats: dict[str, float]) -> None:
+    """Show a rollout's reward and accuracy in the progress bar."""
+    for name, key in (("reward", "train/reward/mean"), ("accuracy", "train/accuracy")):
+        if key in stats:
+            module.log(name, stats[key], prog_bar=True, logger=False, batch_size=1)

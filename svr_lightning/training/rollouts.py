@@ -84,6 +84,35 @@ def fresh_problems(
     return mine[:count]
 
 
+def fresh_source(
+    data: SVRDataModule,
+    run_seed: int,
+    step: int,
+    batch_ids: frozenset[str],
+    warn: Callable[[Sequence[Problem]], None],
+) -> Callable[[int, int, frozenset[str]], list[Problem]]:
+    """:func:`fresh_problems` of one rollout, each draw shown to ``warn``.
+
+    ``batch_ids`` are the problems of all processes where single ones are replaced (``top_up``);
+    whole batches are drawn from all problems.
+    """
+
+    def fresh(draw: int, count: int, exclude: frozenset[str]) -> list[Problem]:
+        drawn = fresh_problems(
+            data,
+            run_seed,
+            step,
+            draw=draw,
+            count=count,
+            batch_ids=batch_ids,
+            exclude=exclude,
+        )
+        warn(drawn)
+        return drawn
+
+    return fresh
+
+
 def optimizer_steps(
     groups: Sequence[Group],
     recipe: Recipe,

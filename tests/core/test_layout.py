@@ -20,9 +20,9 @@ MAX_FUNCTION_LINES = 60
 MAX_LEVELS = 9
 MAX_ROOMS = 15
 MAX_TOKENS = {
-    "svr_lightning callbacks": 125_000,
-    "tests": 180_000,
-    "tools experiments": 33_000,
+    "svr_lightning callbacks": 140_000,
+    "tests": 210_000,
+    "tools experiments": 36_000,
 }
 """Of the Python files in some folders together. Layout, comments and docstrings are free, so no
 formatting pays and an explanation costs nothing. The slack is for contributors; a release takes
