@@ -71,7 +71,7 @@ def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str
     return table
 
 
-def name_some(names: Sequence[str], most: int = 10, between: str = ", ") -> str:
+def join_first(names: Sequence[str], most: int = 10, between: str = ", ") -> str:
     """Names in one line, the first of them where there are many."""
     more = f"{between}and {len(names) - most} more" if len(names) > most else ""
     return plain(between.join(names[:most]).replace("\n", " ")) + more

@@ -13,7 +13,7 @@ from svr_lightning.core.ranges import require as require
 
 
 @contextmanager
-def faults_of(where: str = "") -> Iterator[None]:
+def as_config_error(where: str = "") -> Iterator[None]:
     """Within it, a ValueError is a fault of the user's, whose message begins with ``where``."""
     try:
         yield
@@ -110,7 +110,7 @@ def _taken_at(kind: Any, path: str) -> list[str]:
     return []
 
 
-def typed_line(error: BaseException) -> str:
+def format_exception(error: BaseException) -> str:
     """An error's type and message on one line, for errors whose message alone says too little."""
     text = one_line(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -6,7 +6,7 @@ from dataclasses import replace
 from svr_lightning.analysis.records import SampleRecord, TurnRecord
 from svr_lightning.core.stopping import is_own
 from svr_lightning.core.types import Problem
-from svr_lightning.errors import faults_of, one_line, require
+from svr_lightning.errors import as_config_error, one_line, require
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import Task
 from svr_lightning.tasks.fields import shown
@@ -27,7 +27,7 @@ def regrade(
     graded = []
     for record in records:
         problem, name = record.problem, record.task
-        with faults_of(f"{'/'.join(record.key)}: "):
+        with as_config_error(f"{'/'.join(record.key)}: "):
             require(problem.has_reference, "there is no reference answer to grade with")
             require(
                 is_own(name) or name in trusted,

@@ -19,7 +19,7 @@ from svr_lightning.analysis.operating_point import Certificate, read_operating_p
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.table import TurnTable, turn_tables
 from svr_lightning.core.stopping import StopRule, is_own, rule_from_config
-from svr_lightning.errors import ConfigError, faults_of, require
+from svr_lightning.errors import ConfigError, as_config_error, require
 from svr_lightning.files import to_json, write_aside, write_file
 from svr_lightning.row_files import file_rows
 from svr_lightning.tasks import TASKS, get_task
@@ -152,13 +152,13 @@ def read_samples_file(samples: Path) -> Evaluation:
     require(bool(records), f"{samples}: there are no samples in it; evaluate something first")
     results = samples.parent / RESULTS
     config = _quoted_config(results)
-    with faults_of(f"{results}: model.evaluation."):
+    with as_config_error(f"{results}: model.evaluation."):
         stop = _quoted_rule(config)
     max_turns = setting(config, "protocol", "max_turns")
     if not isinstance(max_turns, int):
         max_turns = max(1, *(len(record.turns) for record in records))
     adaptive = setting(config, "protocol", "adaptive") is not False
-    with faults_of(f"{samples}: "):
+    with as_config_error(f"{samples}: "):
         tables = turn_tables(records, stop if adaptive else None, max_turns)
     return Evaluation(
         samples=samples,

@@ -58,7 +58,7 @@ from svr_lightning.analysis.results import RESULTS, Evaluation, certified_settin
 from svr_lightning.analysis.table import TurnTable, pool
 from svr_lightning.core.stopping import Confident
 from svr_lightning.display import number, text_table
-from svr_lightning.errors import ConfigError, faults_of, require
+from svr_lightning.errors import ConfigError, as_config_error, require
 from svr_lightning.files import write_json
 
 METHOD = "learn then test: fallback procedure, exact binomial tests, betting tests for clusters"
@@ -283,7 +283,7 @@ def _recording(options: argparse.Namespace) -> tuple[Evaluation, Confident]:
 def _rules(recorded: Confident, thresholds: Sequence[float]) -> list[Confident]:
     """The recorded rule with every threshold of the grid."""
     descending = sorted(set(thresholds), reverse=True)
-    with faults_of("--thresholds: "):
+    with as_config_error("--thresholds: "):
         return [replace(recorded, threshold=threshold) for threshold in descending]
 
 

@@ -37,7 +37,7 @@ from svr_lightning.analysis.table import turn_tables
 from svr_lightning.analysis.voting import VOTES, vote
 from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.display import interval, short, text_table
-from svr_lightning.errors import faults_of, require
+from svr_lightning.errors import as_config_error, require
 from svr_lightning.files import write_json
 from svr_lightning.tasks.grading import GRADERS
 
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
 def _graded(recorded: Evaluation, grader: str, trusted: Sequence[str]) -> Evaluation:
     """The recording with the grader's labels; prints how many of them are new."""
     require(bool(recorded.records), f"{recorded.samples}: a log has no texts to grade again")
-    with faults_of(f"{recorded.samples}: "):
+    with as_config_error(f"{recorded.samples}: "):
         records = regrade(recorded.records, GRADERS[grader], trusted)
     old = [turn for record in recorded.records for turn in record.turns]
     new = [turn for record in records for turn in record.turns]

@@ -29,7 +29,7 @@ from svr_lightning.control.backends import Backend, EngineBackend, Upstream
 from svr_lightning.control.protocol import Content
 from svr_lightning.control.settings import Otherwise, Settings
 from svr_lightning.core.stopping import Confident, StopRule
-from svr_lightning.errors import ConfigError, faults_of, field_error, one_line, require
+from svr_lightning.errors import ConfigError, as_config_error, field_error, one_line, require
 from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
 from svr_lightning.tasks import get_task
 
@@ -187,7 +187,7 @@ def make_settings(options: argparse.Namespace) -> Settings:
     limit = certificate and certificate.decoding.get("max_completion_tokens")
     certified_limit = limit if isinstance(limit, int) else None  # several data sets have a list
     turns = certificate.max_turns if certificate else 10
-    with faults_of():
+    with as_config_error():
         return Settings(
             get_task(options.task),
             rule=rule,

@@ -17,7 +17,7 @@ import httpx
 
 from svr_lightning.clients.chat_answers import TIMED_OUT, ServerError, error_in, is_temporary
 from svr_lightning.clients.masking import Mask
-from svr_lightning.errors import ConfigError, one_line, require, typed_line
+from svr_lightning.errors import ConfigError, format_exception, one_line, require
 
 LARGEST_ANSWER = 8 * 2**20
 """Bytes of one answer; a longer one is not read."""
@@ -185,7 +185,7 @@ class Connections:
             limit = f"no answer within {timeout:.4g} seconds"
             raise ServerError(limit, temporary=True, status=TIMED_OUT) from error
         except httpx.RequestError as error:
-            message = self.mask.line(typed_line(error))
+            message = self.mask.line(format_exception(error))
             if "CERTIFICATE_VERIFY_FAILED" in message:
                 message += _OF_ITS_AUTHORITY
             raise ServerError(message + _through(url), temporary=True) from error

@@ -22,7 +22,7 @@ from svr_lightning.clients.connections import OPEN, Access, Connections, Retries
 from svr_lightning.core.evidence import scores_of_reply
 from svr_lightning.core.types import AnyCompletion, Decoding, Message, Reading, TokenScores
 from svr_lightning.engines.base import Engine, Output, Request
-from svr_lightning.errors import one_line, typed_line
+from svr_lightning.errors import format_exception, one_line
 from svr_lightning.rollout.driver import completion_of
 from svr_lightning.rollout.rendering import Renderer
 
@@ -182,7 +182,7 @@ class EngineBackend(Backend):
                     outputs = self._engine.step()
                 except Exception as error:  # out of memory, say: other requests may fit
                     self._engine.cancel()
-                    self._fail(running, typed_line(error))
+                    self._fail(running, format_exception(error))
                     continue
                 for output in outputs:
                     if isinstance(output, Output) and output.id in running:

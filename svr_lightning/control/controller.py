@@ -31,7 +31,7 @@ from svr_lightning.core.types import (
     RemoteCompletion,
     Turn,
 )
-from svr_lightning.errors import one_line, typed_line
+from svr_lightning.errors import format_exception, one_line
 from svr_lightning.recipes.dialogues import PromptRequest, RolloutGenerator, chain, limited
 
 LONGEST_TEXT = 2**20
@@ -375,7 +375,7 @@ class Controller(Settings, _Asking):
             completion = await calls.next(PromptRequest(messages, limit), deadline, 1)
         except Exception as error:
             known = isinstance(error, ServerError)
-            return Escalation(None, str(error) if known else typed_line(error))
+            return Escalation(None, str(error) if known else format_exception(error))
         finally:
             await calls.close(())
         if completion is None:

@@ -44,7 +44,7 @@ from svr_lightning.control.protocol import (
 from svr_lightning.control.settings import Settings
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import AnyCompletion, Message
-from svr_lightning.errors import one_line, typed_line
+from svr_lightning.errors import format_exception, one_line
 
 _log = logging.getLogger(__name__)
 
@@ -358,7 +358,7 @@ def _as_refusal(error: BaseException) -> ServerError:
     if isinstance(error, asyncio.CancelledError | ClientDisconnect):
         return ServerError("the server is shutting down", 503)  # or nobody reads it
     _log.exception("a request failed")  # an error in this program ends one request
-    return ServerError(typed_line(error), 500)
+    return ServerError(format_exception(error), 500)
 
 
 def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -23,7 +23,7 @@ from svr_lightning.core.types import (
     TokenScores,
     Turn,
 )
-from svr_lightning.display import Progress, name_some
+from svr_lightning.display import Progress, join_first
 from svr_lightning.engines.base import Engine
 from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.errors import require
@@ -237,7 +237,7 @@ def warn_of_faults(records: Sequence[SampleRecord]) -> None:
     not_run = f"could not be run ({next(iter(errors.values()), '')})"
     ungraded = ["/".join(r.key) for r in records if any(turn.grading_error for turn in r.turns)]
     parts = [
-        f"{what}: {name_some(names)}"
+        f"{what}: {join_first(names)}"
         for what, names in ((not_run, list(errors)), ("could not be graded", ungraded))
         if names
     ]

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3_5ForCausalLM
 
 from svr_lightning.core.prompts import first_turn_messages, refinement_messages
 from svr_lightning.core.types import Message, Problem, Verdict
-from svr_lightning.display import name_some
+from svr_lightning.display import join_first
 from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.files import LFS_POINTER, is_lfs_pointer
 from svr_lightning.policy.config import PolicyConfig
@@ -109,7 +109,7 @@ def _read_model(source: str, config: PolicyConfig) -> Any:
     require(
         not absent,
         f"model.policy.path={source!r}: the checkpoint lacks {len(absent)} of the model's weights "
-        f"({name_some(absent, 3)}){instead}. Save it again with all weights under "
+        f"({join_first(absent, 3)}){instead}. Save it again with all weights under "
         "the names that transformers gives them",
     )
     require_finite(model.state_dict(), f"model.policy.path={source!r}")

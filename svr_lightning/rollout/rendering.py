@@ -16,7 +16,7 @@ from typing import Any
 from svr_lightning.core.evidence import token_scores, token_span
 from svr_lightning.core.parsing import CLOSE_TAG, OPEN_TAG, THINK_CLOSE
 from svr_lightning.core.types import Completion, Message, Reading, Sample, TokenChoice, TokenScores
-from svr_lightning.errors import ConfigError, typed_line
+from svr_lightning.errors import ConfigError, format_exception
 
 THINK_OPEN = "<think>"
 _METHOD_TAGS = {THINK_OPEN, THINK_CLOSE, "<answer>", "</answer>", OPEN_TAG, CLOSE_TAG}
@@ -281,7 +281,7 @@ class Renderer:
             try:
                 shown = self.text(messages).count(_PROBE) == 2
             except Exception as error:  # the template raises what it likes
-                shown, fault = False, typed_line(error)
+                shown, fault = False, format_exception(error)
             if shown and folds:
                 message = "takes no system message; it is put before the user's message"
                 warnings.warn(f"the chat template of {name!r} {message}", stacklevel=3)

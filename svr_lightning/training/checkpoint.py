@@ -16,7 +16,7 @@ from zipfile import ZipFile
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 
-from svr_lightning.errors import ConfigError, one_line, require, typed_line
+from svr_lightning.errors import ConfigError, format_exception, one_line, require
 from svr_lightning.policy.weights import require_finite
 
 
@@ -75,7 +75,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
             return torch.load(target, map_location=map_location, weights_only=True, mmap=True)
         except Exception as error:
             raise ConfigError(
-                f"checkpoint {target} is damaged ({typed_line(error)}); "
+                f"checkpoint {target} is damaged ({format_exception(error)}); "
                 "give --ckpt_path another one, or leave it out to start afresh"
             ) from error
 

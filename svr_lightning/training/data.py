@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from svr_lightning.analysis.metrics import AVERAGES
 from svr_lightning.core.ranges import Count, WholeNumber, check_arguments
 from svr_lightning.core.types import Problem
-from svr_lightning.errors import faults_of, require
+from svr_lightning.errors import as_config_error, require
 from svr_lightning.tasks import get_task
 from svr_lightning.training.sources import (
     DataSource,
@@ -290,7 +290,7 @@ def _loader(problems: list[Problem], sampler: Any, batch_size: int) -> DataLoade
 
 def _question_problems(questions: list[str], source: DataSource) -> list[Problem]:
     problems = []
-    with faults_of("data.questions: "):
+    with as_config_error("data.questions: "):
         task = get_task(source.task)
         for index, question in enumerate(questions):
             if not isinstance(question, str) or not question.strip():

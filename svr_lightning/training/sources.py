@@ -20,8 +20,8 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from svr_lightning.core.ranges import Count, check_fields, require_field
 from svr_lightning.core.types import Problem
-from svr_lightning.display import name_some
-from svr_lightning.errors import ConfigError, did_you_mean, one_line, require, typed_line
+from svr_lightning.display import join_first
+from svr_lightning.errors import ConfigError, did_you_mean, format_exception, one_line, require
 from svr_lightning.files import LFS_POINTER, is_lfs_pointer
 from svr_lightning.row_files import SUFFIXES, file_rows
 from svr_lightning.tasks import Task, get_task
@@ -118,11 +118,11 @@ def load_problems(source: DataSource, on_bad_row: OnBadRow = "error") -> list[Pr
         problems.append(problem)
     require(
         not repeated,
-        f"{source.label}: {len(repeated)} rows repeat an id: {name_some(repeated, 5, '; ')}. Make "
+        f"{source.label}: {len(repeated)} rows repeat an id: {join_first(repeated, 5, '; ')}. Make "
         "the ids unique or remove that column",
     )
     if bad:
-        shown = name_some(bad, 5, "; ")
+        shown = join_first(bad, 5, "; ")
         found = f"{source.label}: {len(bad)} of {len(rows)} rows cannot be used: {shown}"
         require(
             bool(problems),
@@ -135,7 +135,7 @@ def load_problems(source: DataSource, on_bad_row: OnBadRow = "error") -> list[Pr
         )
         rank_zero_only(log.warning)(f"{found}. They are left out (data.on_bad_row: skip)")
     if unread := unread_references(problems):
-        shown = name_some([repr(one_line(reference)) for reference in unread], 3, ", ")
+        shown = join_first([repr(one_line(reference)) for reference in unread], 3, ", ")
         rank_zero_only(log.warning)(
             f"{source.label}: {len(unread)} of {len(problems)} references have digits, but no "
             f"grader reads them as a number or a term: {shown}. Only an answer with the same text "
@@ -266,7 +266,7 @@ def _table(source: DataSource, local: Path) -> Any:
     except Exception as error:  # between here and the hub every fault has a class of its own
         request = ", ".join([repr(path), *(f"{name}={value!r}" for name, value in where.items())])
         cure = "the files" if folder else "path, subset, split and the network, or use a local copy"
-        fault = typed_line(error.__cause__ or error).rstrip(".")
+        fault = format_exception(error.__cause__ or error).rstrip(".")
         raise ValueError(f"load_dataset({request}) raised {fault}. Check {cure}") from error
 
 

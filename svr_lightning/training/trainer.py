@@ -26,7 +26,7 @@ from lightning.pytorch.strategies import DeepSpeedStrategy
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from svr_lightning.errors import ConfigError, faults_of, require
+from svr_lightning.errors import ConfigError, as_config_error, require
 from svr_lightning.files import check_folder
 from svr_lightning.training.checkpoint import DurableCheckpointIO
 from svr_lightning.training.distributed import failing_together, resolve_strategy
@@ -119,7 +119,7 @@ class RolloutFitLoop(_FitLoop):
         fraction is a share of the epoch's rollouts.
         """
         before = self._data_fetcher
-        with faults_of():  # a validation interval that the data cannot have
+        with as_config_error():  # a validation interval that the data cannot have
             super().setup_data()
         stock = self._data_fetcher
         if stock is before or stock is None:
