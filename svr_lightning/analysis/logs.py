@@ -80,24 +80,26 @@ def read_recording(path: Path, columns: Sequence[str] = ()) -> Evaluation:
     problems: dict[tuple[str, str], list[_Row]] = {}
     places: list[str] = []
     held: set[str] = set()
-    where = f"{path}"
+    where = f"{path}: "
     try:
         for place, cells in file_rows(path):
-            where = f"{path}{place}"
+            where = f"{path}{place}: "
             if isinstance(cells, dict) and {"turns", "returned_turn"} <= cells.keys():
+                require(not columns, "this is a sample; --columns names the columns of a log")
+                where = ""  # its faults name the file
                 return read_samples_file(path)
             row = _row(cells, names)
             key = row.dataset or path.stem, row.id
             _add_turn(problems.setdefault(key, []), row, names["id"])
             places.append(place)
             held.update(_places(tuple(cells), tuple(names.items())).keys())
-        where = f"{path}"
+        where = f"{path}: "
         require(bool(problems), "there are no rows in it")
         for pair in columns:
             require(pair.partition("=")[0] in held, f"--columns {pair}: no row has this column")
         tables = _tables(problems)
     except ValueError as error:
-        raise ConfigError(f"{where}: {one_line(error)}") from error
+        raise ConfigError(f"{where}{one_line(error)}") from error
     return Evaluation(
         samples=path,
         records=[],
@@ -105,7 +107,10 @@ def read_recording(path: Path, columns: Sequence[str] = ()) -> Evaluation:
         config={},
         stop=Confident(needs_correct=False),
         max_turns=max(table.max_turns for table in tables.values()),
-        questions={key: rows[0].question for key, rows in problems.items()},
+        questions={
+            key: next((row.question for row in rows if row.question), None)
+            for key, rows in problems.items()
+        },
         notes=_line_breaks(path, places),
     )
 
@@ -280,7 +285,8 @@ def _tables(problems: Mapping[tuple[str, str], list[_Row]]) -> dict[str, TurnTab
     zero_based = any(row.turn == 0 for rows in problems.values() for row in rows)
     datasets: dict[str, list[list[_Row]]] = {}
     for (dataset, name), rows in problems.items():
-        turns = [row._replace(confidence=next(confidences)) for row in rows]
+        cluster = rows[-1].cluster  # the last row of the file has what any row before it says
+        turns = [row._replace(confidence=next(confidences), cluster=cluster) for row in rows]
         turns.sort(key=lambda row: row.turn or 0)
         for place, row in enumerate(turns, start=1):
             number = 1 if row.turn is None else row.turn + zero_based

@@ -51,7 +51,8 @@ def read_samples(path: str | os.PathLike[str]) -> list[SampleRecord]:
                 raise ValueError(f"repeats {'/'.join(record.key)} of {path.name}{first}")
             records.append(record)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}{place}: {error}; fix or remove the line") from error
+        cure = "; fix or remove the line" if place else ""
+        raise ConfigError(f"{path}{place}: {error}{cure}") from error
     return records
 
 

@@ -57,7 +57,7 @@ from svr_lightning.analysis.replay import THRESHOLDS, Tables, faults_of_replay
 from svr_lightning.analysis.results import RESULTS, Evaluation, certified_settings, setting
 from svr_lightning.analysis.table import TurnTable, pool
 from svr_lightning.core.stopping import Confident
-from svr_lightning.display import number, text_table
+from svr_lightning.display import number, plain, text_table
 from svr_lightning.errors import ConfigError, as_config_error, require
 from svr_lightning.files import write_json
 
@@ -245,7 +245,7 @@ def _certify(promises: Sequence[Promise], options: argparse.Namespace) -> int:
 
 def _say(*lines: str) -> None:
     for line in lines:
-        Console().print(Text(line))
+        Console().print(Text(plain(line)))
 
 
 def _refuse_vacuous(
@@ -357,12 +357,13 @@ def _sizes(tables: Tables) -> tuple[int, int, str]:
 def _data(recorded: Evaluation, calibration: Tables) -> dict[str, Any]:
     """What a certificate says of the problems that it was calibrated on."""
     keys = [(name, problem) for name, table in calibration.items() for problem in table.ids]
+    names = recorded.names
     return {
         "samples": str(recorded.samples),
         "sha256": hashlib.sha256(recorded.samples.read_bytes()).hexdigest(),
         "datasets": {name: len(table.ids) for name, table in calibration.items()},
         "clusters": _sizes(calibration)[1],
-        "problems": problem_digests(name for key in keys for name in recorded.names[key]),
+        "problems": problem_digests(name for key in keys for name in names[key]),
     }
 
 

@@ -66,8 +66,9 @@ def stop_reason(record: SampleRecord, rule: StopRule | None) -> str:
     """Why a recorded trajectory ended under ``rule``, in a few words."""
     if rule is not None and (record.accepted or record.stopped_early):
         return rule.reason(record.signals[: record.observed])
-    chosen = record.returned_turn < len(record.turns)
-    return "no turns were left" + ", the rule prefers an earlier one" * chosen
+    if record.returned_turn < len(record.turns):
+        return "no turns were left, the rule prefers an earlier one"
+    return "no turns were left"
 
 
 def print_results(file: Path) -> None:

@@ -64,10 +64,10 @@ def headlines(methods: Sequence[Method]) -> list[str]:
         for part, names in groups(run.tables).items():
             accuracy, tokens = (method.summary(part, metric).mean or 0.0 for metric in _COST)
             line = f"{part}, {method.name}: {accuracy:.3f} accuracy at {tokens:,.0f} tokens"
-            if run.complete and run.stops:
-                fixed = method.first.budgets[-1]
+            if method.budgets and run.stops:
+                fixed = method.budgets[-1]
                 accuracy, tokens = (fixed(part, metric).mean or 0.0 for metric in _COST)
-                line += f", {accuracy:.3f} at {tokens:,.0f} with {run.budget} fixed turns"
+                line += f", {accuracy:.3f} at {tokens:,.0f} with {len(method.budgets)} fixed turns"
             problems = sum(len(run.tables[name].ids) for name in names)
             lines.setdefault(part, []).append(f"{line} ({problems:,} problems)")
     return [line for some in lines.values() for line in some]

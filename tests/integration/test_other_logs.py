@@ -136,6 +136,17 @@ def test_a_cluster_may_be_named_once_for_all_turns_of_a_problem(said, clusters, 
     assert len(set(load_log(written(tmp_path, turns)).cluster.tolist())) == clusters
 
 
+def test_a_cluster_and_a_question_count_wherever_they_stand_among_the_rows_of_a_problem(tmp_path):
+    turns = [
+        {**PLAIN, "id": name, "turn": place, "cluster": cluster, "question": question}
+        for name in "xy"
+        for place, cluster, question in ((3, "", ""), (1, "a", ""), (2, "", "why?"))
+    ]
+    recorded = read_recording(written(tmp_path, turns))
+    assert recorded.tables["log"].cluster.tolist() == [0, 0]
+    assert set(recorded.questions.values()) == {"why?"}
+
+
 def test_two_clusters_of_one_problem_are_refused(tmp_path):
     turns = [{**PLAIN, "turn": place, "cluster": c} for place, c in enumerate("ab", start=1)]
     with pytest.raises(ConfigError, match=r"log.jsonl:2: problem '1' has the clusters 'a' and 'b'"):
@@ -310,3 +321,26 @@ def test_the_packages_own_samples_are_no_log(tmp_path):
 def test_a_name_of_nothing_is_said_to_be_one(tmp_path, capsys, given, said):
     written(tmp_path, log_rows(3))
     assert said in refusal(capsys, tmp_path / given, "--max-pse", 0.1)
+
+
+def test_columns_and_a_fault_of_a_file_of_samples_are_refused_in_one_line_that_names_it_once(
+    tmp_path,
+):
+    write_samples(tmp_path, adaptive())
+    samples = tmp_path / "samples.jsonl"
+    with pytest.raises(ConfigError, match=r"samples\.jsonl:1: this is a sample; --columns"):
+        read_recording(samples, ["id=question"])
+    samples.write_text(samples.read_text().replace('"CORRECT"', '"maybe"', 1))
+    with pytest.raises(ConfigError) as fault:
+        read_recording(samples)
+    assert str(fault.value).count("samples.jsonl") == 1
+
+
+def test_a_name_in_a_log_cannot_write_control_characters_to_the_screen(tmp_path, capsys):
+    rows = [{**row, "dataset": "a\x1b[31m", "twin": row["question"] // 2} for row in log_rows()]
+    columns = [*NAMES[:1], "id=question", "confidence=p", "correct=y", "question=twin"]
+    log = written(tmp_path, rows)
+    assert main(["certify", str(log), "--max-wrong-accepted", "0.1", *columns]) == 0
+    out = capsys.readouterr().out
+    assert "problems have the question of another one" in " ".join(out.split())
+    assert "\x1b" not in out
