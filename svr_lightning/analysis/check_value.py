@@ -17,7 +17,7 @@ import numpy as np
 from svr_lightning.analysis.choice import Chosen, Options, best_within, gap, joined, measured
 from svr_lightning.analysis.replay import FirstRight, Row, replay
 from svr_lightning.analysis.stops import families, options_of
-from svr_lightning.analysis.table import Bools, Ints, TurnTable
+from svr_lightning.analysis.table import Bools, TurnTable
 from svr_lightning.core.stopping import Confident, FixedTurns, Majority, StopRule
 
 FIRST = "first answer"
@@ -128,13 +128,8 @@ def check_value(
     after = ways_of(fresh, refined)
     before = {} if untrained is None else ways_of(untrained)
     budget = answers * float(after[FIRST].tokens.mean())
-    return value_within(after, before, budget, refined.cluster)
-
-
-def value_within(after: Ways, before: Ways, budget: float, cluster: Ints) -> Row:
-    """:func:`check_value` of ways that are known already."""
-    now = best_within(after, budget, cluster)
-    then = best_within(before, budget, cluster)
+    now = best_within(after, budget, refined.cluster)
+    then = best_within(before, budget, refined.cluster)
     rows = []
     for name, chosen in now.items():
         earlier = measured(then[name]) if name in then else None

@@ -1,6 +1,6 @@
 """Tables as LaTeX and as Markdown. Every text is escaped."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
 from svr_lightning.display import plain
@@ -37,16 +37,8 @@ def _latex(table: Table) -> str:
         _latex_row([_in_latex(text) for text in table.head]),
         r"\midrule",
     ]
-    for number, row in enumerate(table.rows):
-        cells = []
-        for column, text in enumerate(row):
-            cell = _in_latex(text)
-            if (number, column) in table.best:
-                cell = rf"\textbf{{{cell}}}"
-            elif (number, column) in table.second:
-                cell = rf"\underline{{{cell}}}"
-            cells.append(cell)
-        lines.append(_latex_row(cells))
+    rows = _marked(table, _in_latex, r"\textbf{{{}}}", r"\underline{{{}}}")
+    lines += [_latex_row(cells) for cells in rows]
     lines += [r"\bottomrule", r"\end{tabular}", r"\end{table*}", ""]
     return "\n".join(lines)
 
@@ -72,16 +64,8 @@ def _markdown(table: Table) -> str:
     head = [_in_markdown(text) for text in table.head]
     lines = [f"**{table.name}** {_in_markdown(table.caption)}", ""]
     lines += [_markdown_row(head), _markdown_row(aligned)]
-    for number, row in enumerate(table.rows):
-        cells = []
-        for column, text in enumerate(row):
-            cell = _in_markdown(text)
-            if (number, column) in table.best:
-                cell = f"**{cell}**"
-            elif (number, column) in table.second:
-                cell = f"<ins>{cell}</ins>"
-            cells.append(cell)
-        lines.append(_markdown_row(cells))
+    rows = _marked(table, _in_markdown, "**{}**", "<ins>{}</ins>")
+    lines += [_markdown_row(cells) for cells in rows]
     return "\n".join([*lines, ""])
 
 
@@ -92,6 +76,22 @@ def _markdown_row(cells: Sequence[str]) -> str:
 def _in_markdown(text: str) -> str:
     safe = escape(_on_one_line(text), quote=False)
     return "".join(_MARKDOWN.get(character, character) for character in safe)
+
+
+def _marked(table: Table, escaped: Callable[[str], str], best: str, second: str) -> list[list[str]]:
+    """The escaped cells of each row, the best and second-best values within their marks."""
+    rows = []
+    for number, row in enumerate(table.rows):
+        cells = []
+        for column, text in enumerate(row):
+            cell = escaped(text)
+            if (number, column) in table.best:
+                cell = best.format(cell)
+            elif (number, column) in table.second:
+                cell = second.format(cell)
+            cells.append(cell)
+        rows.append(cells)
+    return rows
 
 
 def _on_one_line(text: str) -> str:

@@ -14,6 +14,7 @@ from svr_lightning.__main__ import main
 from svr_lightning.analysis.logs import read_recording
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.errors import ConfigError
+from tests.limits import bounded_processor_time
 from tests.trajectories import adaptive, write_samples
 
 NAMES = ["--columns", "id=question", "confidence=p", "correct=y"]
@@ -344,3 +345,9 @@ def test_a_name_in_a_log_cannot_write_control_characters_to_the_screen(tmp_path,
     out = capsys.readouterr().out
     assert "problems have the question of another one" in " ".join(out.split())
     assert "\x1b" not in out
+
+
+def test_the_time_to_certify_a_log_grows_with_its_rows_and_not_with_their_square(tmp_path):
+    log = written(tmp_path, log_rows(12_000))
+    with bounded_processor_time():
+        assert main(["certify", str(log), "--max-wrong-accepted", "0.1", *NAMES]) == 0
