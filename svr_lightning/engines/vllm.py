@@ -45,7 +45,7 @@ class VLLMEngine(Engine):
         options: any other argument of ``vllm.LLM``, by its own name.
 
     Raises:
-        ConfigError: if vLLM is missing or of another release.
+        ConfigError: if vLLM is missing.
     """
 
     holds_copy = True

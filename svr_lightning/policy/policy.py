@@ -253,11 +253,7 @@ class RemotePolicy:
 
 
 def choose_engine(device_type: str) -> Engine:
-    """The default engine for a policy on ``cuda`` or ``cpu``; logs which one, and why.
-
-    Raises:
-        ConfigError: if the vLLM that would be chosen is of a release that is not supported.
-    """
+    """The default engine for a policy on ``cuda`` or ``cpu``; logs which one, and why."""
     if device_type == "cuda" and find_spec("vllm") is not None:
         rank_zero_info("engine: vLLM, in the training process")
         return VLLMEngine()

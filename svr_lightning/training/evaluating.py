@@ -9,9 +9,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule
 
-from svr_lightning.analysis.operating_point import (
-    Certificate,
-)
+from svr_lightning.analysis.operating_point import Certificate
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Engine
@@ -99,7 +97,9 @@ class PolicyModule(LightningModule):
         self.read_policy()
         if not hasattr(self.actor, "engine"):
             device = "cpu" if self._trainer is None else self.trainer.strategy.root_device.type
-            self.actor.prepare(device, self.seed, trains=self.trains)
+            # A warm start is none of Lightning's functions, and trains as well.
+            trains = self.trains or self.trainer.state.fn is None
+            self.actor.prepare(device, self.seed, trains=trains)
             if self.engine is None:
                 self.engine = choose_engine(device)
             if self._trainer is not None and self.trains:

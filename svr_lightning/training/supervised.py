@@ -12,6 +12,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from svr_lightning.core.schedule import warmup_stable_decay
+from svr_lightning.training.checkpoint import DurableCheckpointIO
 from svr_lightning.training.documents import Encoded
 
 _print = partial(print, flush=True)
@@ -92,9 +93,7 @@ def _save(path: Path, model: Any, optimizer: Any, schedule: Any, losses: list[fl
         "schedule": schedule.state_dict(),
         "losses": losses,
     }
-    part = path.with_suffix(".part")
-    torch.save(state, part)
-    part.replace(path)
+    DurableCheckpointIO().save_checkpoint(state, path)
 
 
 def _accumulate(model: Any, chosen: list[Encoded], micro_batch: int) -> float:

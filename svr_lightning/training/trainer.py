@@ -11,7 +11,7 @@ import math
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from threading import current_thread, main_thread
@@ -200,11 +200,13 @@ _FREE = {
 
 def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
     """The fields of a settings object, and of those within it, by their keys."""
-    if not is_dataclass(value):
-        yield key, getattr(value, "__qualname__", value)
-        return
-    for part in fields(value):
-        yield from _leaves(f"{key}.{part.name}", getattr(value, part.name))
+    if is_dataclass(value) and not isinstance(value, type):
+        for part in fields(value):
+            yield from _leaves(f"{key}.{part.name}", getattr(value, part.name))
+    elif value is None or type(value) in (bool, int, float, str, list, tuple, dict):
+        yield key, value
+    else:  # loading a checkpoint runs no code, so that it cannot hold a function or an object
+        yield key, getattr(value, "__qualname__", type(value).__qualname__)
 
 
 class SVRTrainer(Trainer):
@@ -337,7 +339,8 @@ class SVRTrainer(Trainer):
         (problems,) = datamodule.problems("train")
         model.configure_model()
         model.policy.to(self.strategy.root_device)
-        WarmStart(model, problems, start, root).run()
+        with self._folder_of_its_own():
+            WarmStart(model, problems, start, root).run()
 
     def save_checkpoint(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Save, unless in a ``fast_dev_run`` or while a rollout is being trained on.
@@ -354,7 +357,8 @@ class SVRTrainer(Trainer):
     def _run(self, model: Any, ckpt_path: Any = None, weights_only: bool | None = None) -> Any:
         """Errors of one process end all; an interrupted training says how to resume."""
         try:
-            with failing_together(self), self._finishing_updates(), self._folder_of_its_own():
+            alone = self._folder_of_its_own() if self.state.fn == "fit" else nullcontext()
+            with failing_together(self), self._finishing_updates(), alone:
                 # Faults of checkpoint, data and policy are found before anything writes files.
                 require(
                     ckpt_path is None or Path(ckpt_path).exists(),
@@ -376,7 +380,7 @@ class SVRTrainer(Trainer):
     @contextmanager
     def _folder_of_its_own(self) -> Iterator[None]:
         """Refuse a folder in which another process trains; the system unlocks it at any end."""
-        if self.state.fn != "fit" or not self.is_global_zero:
+        if not self.is_global_zero:
             yield
             return
         root = Path(self.default_root_dir)

@@ -154,7 +154,8 @@ class WarmStart:
         """
         evaluator, fingerprint = _plain_evaluator(self.module, self.task, self.start, self.root)
         encoded = self._turns(evaluator.solve(self.training, "plain"))
-        digest = hashlib.sha256(f"{fingerprint} {self.start}".encode()).hexdigest()[:12]
+        facts = f"{fingerprint} {self.start} {self.module.evaluation.max_turns}"
+        digest = hashlib.sha256(facts.encode()).hexdigest()[:12]
         checkpoint = self.root / f"warmstart-{digest}.ckpt"
         self._train(encoded, checkpoint)
         measured = measure(self.module, self.held_out)
@@ -164,7 +165,8 @@ class WarmStart:
         write_json(self.root / "warmstart.json", self.facts)
         rank_zero_info(f"policy: {export_policy(self.module, self.root)}")
         evaluator.finish(quoted_config(self.module))  # removes the journal, so it comes last
-        checkpoint.unlink(missing_ok=True)
+        for left in self.root.glob("warmstart-*.ckpt"):  # of other options, too
+            left.unlink()
 
     def _turns(self, records: Sequence[SampleRecord]) -> list[Encoded]:
         """The turns to train on, from the plain answers."""

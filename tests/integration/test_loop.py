@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import warnings
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from svr_lightning.callbacks import BeforeAfter, HFExport
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.rewards import RewardWeights
 from svr_lightning.core.schedule import warmup_stable_decay
-from svr_lightning.core.types import Decoding, Problem
+from svr_lightning.core.types import Decoding, Problem, ScoredTurn
 from svr_lightning.engines.base import Output
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
@@ -213,6 +214,23 @@ def test_a_resumed_run_may_use_its_hardware_and_judge_itself_in_another_way(tmp_
     }
     resumed = trainer(tmp_path, max_steps=2)
     resumed.fit(module(**settings), data(), ckpt_path=path)
+    assert resumed.global_step == 2
+
+
+class Correct:
+    """A reward with a state of its own."""
+
+    def __call__(self, scored: Sequence[ScoredTurn]) -> list[float]:
+        return [float(turn.correct) for turn in scored]
+
+
+def test_a_run_with_an_object_among_its_settings_resumes(tmp_path):
+    path = tmp_path / "1.ckpt"
+    trainer(tmp_path, SaveAndStop(1, path)).fit(
+        module(recipe=recipe(custom_reward=Correct())), data()
+    )
+    resumed = trainer(tmp_path, max_steps=2)
+    resumed.fit(module(recipe=recipe(custom_reward=Correct())), data(), ckpt_path=path)
     assert resumed.global_step == 2
 
 

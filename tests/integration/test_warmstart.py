@@ -1,6 +1,8 @@
 """``svr warmstart`` from end to end, on the embedded word problems."""
 
+import fcntl
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -144,6 +146,23 @@ def test_what_cannot_be_taught_is_refused_in_one_line(tmp_path, capsys):
     assert "without a YOUR_ANSWER" in refused(capsys, *base, source)
     (tmp_path / "other" / "policy").mkdir(parents=True)
     assert "holds another run" in refused(capsys, *words(tmp_path / "other"))
+
+
+def test_it_refuses_slow_and_wrong_kernels_as_every_training_does(tmp_path, capsys, monkeypatch):
+    trains = []
+    monkeypatch.setattr(
+        "svr_lightning.policy.policy.use_kernels", lambda *_, **options: trains.append(options)
+    )
+    few = "--model.sampling.max_completion_tokens=3"
+    refused(capsys, *words(tmp_path), few)
+    assert trains == [{"trains": True}]
+
+
+def test_it_has_its_folder_to_itself(tmp_path, capsys):
+    holder = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    assert "another process is training in this folder" in refused(capsys, *words(tmp_path))
+    os.close(holder)
 
 
 def test_all_weights_train_at_a_share_of_one():
