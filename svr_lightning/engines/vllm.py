@@ -25,7 +25,7 @@ from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import write_file
 
 RELEASE = "0.32"
-"""The only supported release of vLLM."""
+"""The release of vLLM that is tested."""
 LOGPROBS_MODE = "processed_logprobs"
 """Log-probabilities are then at the sampling temperature."""
 CPU_BATCHED_TOKENS = 8192
