@@ -291,8 +291,9 @@ def _tables(problems: Mapping[tuple[str, str], list[_Row]]) -> dict[str, TurnTab
         for place, row in enumerate(turns, start=1):
             number = 1 if row.turn is None else row.turn + zero_based
             if number != place:
+                first = 0 if zero_based else 1
                 raise ValueError(
-                    f"problem {name!r}: its turns must be numbered from 1; found {row.turn}"
+                    f"problem {name!r}: its turns must be numbered from {first}; found {row.turn}"
                 )
         datasets.setdefault(dataset, []).append(turns)
     max_turns = max(map(len, problems.values()))

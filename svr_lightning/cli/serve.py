@@ -184,15 +184,17 @@ def make_server(options: argparse.Namespace) -> Any:
 def make_settings(options: argparse.Namespace) -> Settings:
     """The settings of a request that sets nothing itself."""
     rule, certificate = _rule(options)
-    limit = certificate and certificate.decoding.get("max_completion_tokens")
-    certified_limit = limit if isinstance(limit, int) else None  # several data sets have a list
+    limit = options.max_completion_tokens
+    if certificate is not None and limit is None:
+        certified = certificate.decoding.get("max_completion_tokens")
+        limit = certified if isinstance(certified, int) else None  # several data sets have a list
     turns = certificate.max_turns if certificate else 10
     with as_config_error():
         return Settings(
             get_task(options.task),
             rule=rule,
             max_turns=turns if options.max_turns is None else options.max_turns,
-            max_completion_tokens=options.max_completion_tokens or certified_limit,
+            max_completion_tokens=limit,
             otherwise=options.otherwise,
             certificate=certificate,
             at_once=options.at_once,

@@ -237,6 +237,12 @@ def test_predict_asks_with_a_tuned_policys_own_threshold_and_says_so(tmp_path, c
     assert (record["returned_turn"], record["stopped_early"]) == (2, False)
 
 
+def test_serve_refuses_turns_of_no_tokens_rather_than_taking_the_tasks_limit():
+    options = ["--task=gsm8k", "--upstream=http://x/v1", "--max-completion-tokens=0"]
+    with pytest.raises(ConfigError, match="max_completion_tokens=0 must be at least 1"):
+        serve.make_settings(parser_of("serve").parse_args(options))
+
+
 def test_serve_says_of_a_logs_certificate_how_few_turns_it_has_and_that_it_covers_nothing(
     tmp_path, capsys
 ):

@@ -168,6 +168,12 @@ def test_a_promise_on_early_stops_is_refused_of_a_log_with_one_turn_each(tmp_pat
     assert "T_max = 1, so it says nothing; make another one, such as --max-wrong-accepted" in line
 
 
+def test_turns_that_some_problems_number_from_zero_and_others_from_one_are_refused(tmp_path):
+    turns = [{**PLAIN, "id": name, "turn": turn} for name, turn in (("a", 0), ("b", 1))]
+    with pytest.raises(ConfigError, match="'b': its turns must be numbered from 0; found 1"):
+        load_log(written(tmp_path, turns))
+
+
 def test_turns_may_be_numbered_from_zero_and_stand_in_any_order(tmp_path):
     rows = [{**PLAIN, "turn": turn, "correct": turn} for turn in (1, 0)]
     assert load_log(written(tmp_path, rows)).correct.tolist() == [[False, True]]
