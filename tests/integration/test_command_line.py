@@ -29,7 +29,10 @@ CALLBACK = "svr_lightning.callbacks.HFExport"
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["serv"], "unknown command 'serv'; did you mean 'serve'?; commands: fit, validate,"),
+        (
+            ["serv"],
+            "unknown command 'serv'; did you mean 'serve'?; commands: warmstart, fit, validate,",
+        ),
         (["fit", "--config", "countdown_tin"], "or named configuration; did you mean 'countdown_t"),
         (["fit", "--config=hardware/gpu1"], "--config hardware/gpu1: there is no such file or"),
     ],
@@ -200,7 +203,8 @@ def test_a_flag_changes_one_setting_of_a_data_set(capsys):
     assert (limited["subset"], limited["limit"]) == ("main", 5)
     # But a path: nothing is left of the choice of rows before it.
     other = resolved(capsys, *base, "--data.train.path", "mine.jsonl")["data"]["train"]
-    assert other == limited | {"path": "mine.jsonl", "subset": None, "limit": None}
+    nothing = {"subset": None, "select": None, "limit": None}
+    assert other == limited | {"path": "mine.jsonl"} | nothing
 
 
 def test_a_list_of_data_sets_replaces_the_one_before_it_whatever_its_length(capsys):
