@@ -16,7 +16,6 @@ from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import Problem, Sample, ScoredTurn
 from svr_lightning.recipes.base import Group, Recipe, last_turn_samples, sample_of
 from svr_lightning.recipes.dialogues import Dialogue, RolloutGenerator, SelfVerifying
-from svr_lightning.tasks import get_task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +86,7 @@ class SVR(SelfChecked):
         samples = []
         for trajectory, scored in zip(group.trajectories, group.scored, strict=True):
             for turn, label in zip(trajectory.turns, scored, strict=True):
-                start = get_task(group.problem.task).read(turn.completion.text).check
-                choices = check_choices(label, start, self.weights, self.exact_check)
+                choices = check_choices(label, turn.reading.check, self.weights, self.exact_check)
                 samples.append(replace(sample_of(turn, group.problem, 0.0), choices=choices))
         return samples
 
