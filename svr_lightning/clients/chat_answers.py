@@ -15,12 +15,11 @@ from typing import Annotated, Any, NamedTuple
 from msgspec import Meta, Struct, convert
 
 from svr_lightning.clients.masking import NOTHING_MASKED, Mask
-from svr_lightning.core.parsing import ANSWER_CLOSE, CLOSE_TAG
+from svr_lightning.core.parsing import ANSWER_CLOSE, CLOSE_TAG, THINK_CLOSE, THINK_OPEN
 from svr_lightning.core.types import FinishReason, RemoteCompletion
 
 TIMED_OUT = 408
 """The status of an answer that did not come in time."""
-_THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 _THINK_TAG = re.compile(r"<(/?)think>", re.IGNORECASE)
 _OTHER_CLOSE = re.compile(
     r"</(?:\w+[:|])?(?:think\w*|thought|reasoning)(?::\w+)?\s*>|\[/THINK\]|\u25c1/think\u25b7"
@@ -227,20 +226,20 @@ def whole(reasoning: str, content: str, cut: bool = False) -> str:
     """
     reasoning = _THINK_TAG.sub(r"<\1 think>", reasoning)
     replied = _reply_end(content)  # what follows a whole reply quotes a mark, and closes nothing
-    if not reasoning and _THINK_CLOSE not in content:
+    if not reasoning and THINK_CLOSE not in content:
         ends = [mark.end() for mark in _OTHER_CLOSE.finditer(content, 0, replied)]
         end = ends[-1] if ends else 0
         reasoning = content[:end]
         content = content[end:]
     if not reasoning:
-        opens = content.find(_THINK_OPEN)
-        closes = content.find(_THINK_CLOSE, 0, replied)
+        opens = content.find(THINK_OPEN)
+        closes = content.find(THINK_CLOSE, 0, replied)
         left_open = closes >= 0 and not 0 <= opens < closes
-        return f"{_THINK_OPEN}\n{content}" if left_open else content
-    thought = f"{_THINK_OPEN}\n" + reasoning.removeprefix("\n")
+        return f"{THINK_OPEN}\n{content}" if left_open else content
+    thought = f"{THINK_OPEN}\n" + reasoning.removeprefix("\n")
     if not content and cut:
         return thought  # cut off in mid-thought
-    return f"{thought}{_THINK_CLOSE}\n" + content.removeprefix("\n")
+    return f"{thought}{THINK_CLOSE}\n" + content.removeprefix("\n")
 
 
 def _reply_end(content: str) -> int:
@@ -280,8 +279,11 @@ class ServerError(ValueError):
         refusal: RemoteCompletion | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.code, self.temporary = status, code, temporary
-        self.retry_after, self.refusal = retry_after, refusal
+        self.status = status
+        self.code = code
+        self.temporary = temporary
+        self.retry_after = retry_after
+        self.refusal = refusal
 
 
 def is_temporary(status: int) -> bool:
@@ -319,11 +321,19 @@ def error_in(answer: Any, mask: Mask = NOTHING_MASKED) -> tuple[str, str | None,
         message = error.get("message") or error.get("detail")
         is_error = error is not fields or fields.get("object") == "error" or "detail" in fields
         if not isinstance(message, str):
-            message = json.dumps(message or error, default=str) if is_error and error else text
+            message = _json(message or error) if is_error and error else text
     else:
-        message = error if isinstance(error, str) else json.dumps(error, default=str)
+        message = error if isinstance(error, str) else _json(error)
     status = int(str(code)) if re.fullmatch(r"[45]\d\d", str(code)) else 0
     return mask.line(message), None if code is None else mask.line(code), status
+
+
+def _json(value: Any) -> str:
+    """A value as JSON. What could be read may be nested too deeply to be written."""
+    try:
+        return json.dumps(value, default=str)
+    except RecursionError:
+        return "JSON that is nested too deeply"
 
 
 def _no_completion(answer: Any, mask: Mask) -> ServerError:

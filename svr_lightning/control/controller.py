@@ -274,10 +274,11 @@ class Controller(Settings, _Asking):
         result = self._result(turns, accepted, limit, calls.refusal, unused)
         if escalation is None or escalation.completion is None:
             return replace(result, escalation=escalation)
+        completion = escalation.completion
         return replace(
             result,
             escalation=escalation,
-            answer=self.named_task.read(escalation.completion.text).answer,
+            answer=self.named_task.read(completion.text, truncated=completion.truncated).answer,
             returned=None,
             certificate=None,
         )

@@ -231,7 +231,8 @@ class ChatServer:
 
     async def _body(self, request: Request) -> bytes:
         """A request's body; if too long, it is read to its end, but not kept."""
-        body, size = bytearray(), 0
+        body = bytearray()
+        size = 0
         try:
             async with asyncio.timeout(self.limits.transfer_seconds):
                 async for chunk in request.stream():

@@ -378,7 +378,8 @@ def first_span(text: str, open_tag: str, close_tag: str) -> str | None:
 
 def without_spans(text: str, open_tag: str, close_tag: str) -> str:
     """Remove every complete span from ``text``; an unclosed opening tag stays."""
-    kept, position = [], 0
+    kept = []
+    position = 0
     for start, _, _, end in _spans(text, open_tag, close_tag):
         kept.append(text[position:start])
         position = end

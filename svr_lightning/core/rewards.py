@@ -312,7 +312,8 @@ def _check_terms(turn: ScoredTurn, weights: RewardWeights, proper: bool) -> dict
     """The terms of the self-verification and of both formats."""
     if turn.verdict is None or turn.confidence is None:
         raise ValueError("SVR's reward needs a self-check at every turn; this one has none")
-    right, complete = turn.correct, 0.0 if turn.truncated else 1.0
+    right = turn.correct
+    complete = 0.0 if turn.truncated else 1.0
     claims_correct = turn.verdict == Verdict.CORRECT
     claims_incorrect = turn.verdict == Verdict.INCORRECT
     stated = 1.0 if proper else turn.confidence

@@ -14,12 +14,18 @@ from statistics import fmean
 from typing import Any
 
 from svr_lightning.core.evidence import token_scores, token_span
-from svr_lightning.core.parsing import CLOSE_TAG, OPEN_TAG, THINK_CLOSE
+from svr_lightning.core.parsing import (
+    ANSWER_CLOSE,
+    ANSWER_OPEN,
+    CLOSE_TAG,
+    OPEN_TAG,
+    THINK_CLOSE,
+    THINK_OPEN,
+)
 from svr_lightning.core.types import Completion, Message, Reading, Sample, TokenChoice, TokenScores
 from svr_lightning.errors import ConfigError, format_exception
 
-THINK_OPEN = "<think>"
-_METHOD_TAGS = {THINK_OPEN, THINK_CLOSE, "<answer>", "</answer>", OPEN_TAG, CLOSE_TAG}
+_METHOD_TAGS = {THINK_OPEN, THINK_CLOSE, ANSWER_OPEN, ANSWER_CLOSE, OPEN_TAG, CLOSE_TAG}
 """Tags of completions, which are text even if a tokenizer calls them special."""
 CACHED_CHARACTERS = 2**16
 """Longest prompt whose tokens are kept."""

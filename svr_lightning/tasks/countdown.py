@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from svr_lightning.core.parsing import CLOSE_TAG, OPEN_TAG, without_spans
+from svr_lightning.core.parsing import ANSWER_CLOSE, CLOSE_TAG, OPEN_TAG, THINK_OPEN, without_spans
 from svr_lightning.core.prompts import MATH_ROLE, AnswerStyle
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.arithmetic import ExpressionError, canonical, evaluate
@@ -24,9 +24,7 @@ _QUESTION = (
     "arithmetic operations (+, -, *, /) and each number can only be used once."
 )
 _SHORT_FORM = re.compile(r"\s*[0-9]{1,6}(?:[ ,]{1,3}[0-9]{1,6}){1,7}\s*=\s*[0-9]{1,6}\s*")
-_THINK = "<think>"
 _THINK_THEN_ANSWER = re.compile(r"</think>\s*<answer>")
-_END = "</answer>"
 
 
 class Countdown(Task):
@@ -113,10 +111,10 @@ class Countdown(Task):
         for the rest, so no other needs to be tried.
         """
         text = without_spans(completion, OPEN_TAG, CLOSE_TAG).strip()
-        if not text.startswith(_THINK) or not text.endswith(_END):
+        if not text.startswith(THINK_OPEN) or not text.endswith(ANSWER_CLOSE):
             return 0.0
-        opened = _THINK_THEN_ANSWER.search(text, len(_THINK))
-        return 1.0 if opened and opened.end() <= len(text) - len(_END) else 0.0
+        opened = _THINK_THEN_ANSWER.search(text, len(THINK_OPEN))
+        return 1.0 if opened and opened.end() <= len(text) - len(ANSWER_CLOSE) else 0.0
 
 
 def _numbers(value: Any) -> list[int]:

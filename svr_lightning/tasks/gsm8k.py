@@ -102,12 +102,12 @@ class GSM8K(Task):
     def from_row(self, row: Row) -> Problem:
         """Read ``question``, and of ``answer`` the box, what follows ``####``, or the number."""
         question = text_field(row, "question")
-        text = ",".join(answer_texts(row, present(row, "answer")))
-        reference = gold_answer(text) or ""
+        texts = answer_texts(row, present(row, "answer"))
+        reference = gold_answer(texts[0]) or "" if len(texts) == 1 else ""
         if _value(reference) is None:
             raise ValueError(
                 "field 'answer' must be a number, or mark one with #### or \\boxed{...}, not "
-                f"{shown(reference or text)}"
+                f"{shown(reference or row['answer'])}"
             )
         return Problem(id=row_id(row), task=self.name, question=question, reference=reference)
 

@@ -175,7 +175,8 @@ def last_boxed(text: str) -> str | None:
     start = text.find("\\boxed")
     if start < 0:
         return None
-    last, last_opened = None, -1
+    last = None
+    last_opened = -1
     open_braces: list[int] = []  # where a box's content begins; -1 for any other brace
     for token in _BRACES.finditer(text, start):
         if token["box"]:
@@ -185,7 +186,8 @@ def last_boxed(text: str) -> str | None:
         elif token.group() == "}" and open_braces:
             opened = open_braces.pop()
             if opened > last_opened and (content := text[opened : token.start()].strip()):
-                last, last_opened = content, opened
+                last = content
+                last_opened = opened
     return last
 
 

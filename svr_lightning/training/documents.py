@@ -16,6 +16,7 @@ from svr_lightning.core.parsing import (
     CLOSE_TAG,
     OPEN_TAG,
     THINK_CLOSE,
+    THINK_OPEN,
     SelfCheckFields,
     self_check_start,
 )
@@ -28,7 +29,7 @@ from svr_lightning.core.types import (
     Verdict,
 )
 from svr_lightning.recipes.dialogues import PromptRequest, SelfVerifying, turn_of
-from svr_lightning.rollout.rendering import THINK_OPEN, Renderer, end_of_turn
+from svr_lightning.rollout.rendering import Renderer, end_of_turn
 from svr_lightning.tasks import Task, get_task
 from svr_lightning.tasks.grading import label
 

@@ -2,6 +2,7 @@
 
 import html
 import json
+import sys
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
@@ -156,6 +157,13 @@ def test_a_refusal_keeps_its_words_and_its_tokens(body, words):
         read_answer(body)
     refusal = caught.value.refusal
     assert (refusal.text, refusal.completion_tokens, caught.value.temporary) == (words, 3, False)
+
+
+@pytest.mark.parametrize("body", ['{"choices": [], "a": %s}', '{"error": %s}', "%s"])
+def test_an_answer_is_refused_however_deep_it_is_nested(body):
+    for depth in range(1, sys.getrecursionlimit()):
+        with pytest.raises(ServerError):
+            read_answer((body % ("[" * depth + "]" * depth)).encode())
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,8 @@ def test_a_bare_number_is_a_reference(answer, reference):
         ({"question": "?", "answer": "five\nor so"}, "'answer'"),
         ({"question": "?", "answer": "1\n#### none"}, "'answer'"),
         ({"question": "?", "answer": True}, "'answer'"),
+        ({"question": "?", "answer": ["1", "234"]}, "'answer'"),
+        ({"question": "?", "answer": ["#### 1", "#### 2"]}, "'answer'"),
         ({"question": "?", "answer": float("nan")}, "'answer'"),
         ({"question": "?", "answer": "#### 1", "id": 0.5}, "'id'"),
     ],

@@ -193,6 +193,15 @@ def test_a_controller_escalates_likewise_with_any_client():
     assert (result.answer, result.escalation.error) == (DOUBTED, "OSError: gone")
 
 
+def test_the_second_models_answer_is_read_as_the_firsts_if_it_is_cut_off():
+    begun = reply("<think>So <answer>(10/5)*4</answer>, I think", ended="length")
+    alone = svr.Controller(Script([begun]), "countdown", max_turns=1).solve(QUESTION)
+    controller = svr.Controller(
+        Script([reply(DOUBT)]), "countdown", max_turns=1, escalate=Script([begun])
+    )
+    assert alone.answer == controller.solve(QUESTION).answer == "(10/5)*4"
+
+
 def test_a_promise_about_all_answers_does_not_hold_with_a_second_model(tmp_path):
     found = certificate(tmp_path, promises=[{"name": "wrong", "limit": 0.1}], max_turns=2)
     settings: Any = {"rule": found.rule, "certificate": found}
