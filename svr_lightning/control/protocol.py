@@ -209,7 +209,7 @@ def controlled(
 
 _FIELD = r"(?ai:VERDICT|CONFIDENCE)(?![A-Za-z])[\s*_`\"]{0,8}[:=|\uff1a]"
 _CHECK = re.compile(_FIELD)
-_CHECK_LINE = re.compile(rf"[\W_]*(?:{_FIELD}|(?ai:self[ _-]?check)[\W_]*$)")
+_CHECK_LINE = re.compile(rf"[\W_]{{0,99}}(?:{_FIELD}|(?ai:self[ _-]?check)[\W_]*$)")
 """A line of a self-check without tags, or its heading."""
 _CHECK_LINES = 16
 """Lines at the end of a text that are looked at."""
