@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from svr_lightning.__main__ import main
+from svr_lightning.core.types import TokenScores
 from tests.commands import flags, jsonl
 from tests.scripted import TOKENIZER
 from tests.vllm.serving import served_at
@@ -61,7 +62,7 @@ def test_greedy_inference_through_a_server_equals_that_in_this_process(server, t
     here, there = records(tmp_path / "here"), records(tmp_path / "there")
     for record in here:
         for turn in record["turns"]:
-            for score in ("verdict_probability", "answer_logprob", "completion_logprob"):
+            for score in TokenScores._fields:
                 turn.pop(score, None)  # a server tells no log-probabilities
     errors = [found[-1].pop("error") for found in (here, there)]
     assert there == here
