@@ -71,7 +71,9 @@ class Run:
         self.changes: Any = yaml.safe_load(CHANGES)
         self.changes["trainer"] |= {"default_root_dir": str(self.folder), "devices": self.gpus}
         self.changes["model"]["policy"] = {"path": str(policy.folder)}
-        self.changes["data"]["local_files"] = dict.fromkeys(("gsm8k_train", "gsm8k"), str(problems))
+        self.changes["data"]["local_files"] = dict.fromkeys(
+            ("gsm8k_train", "gsm8k_val", "gsm8k"), str(problems)
+        )
         share = 2 if self.cpu else max(1, 16 // self.gpus)
         self.changes["data"]["problems_per_step"] = share * self.gpus
         if self.cpu:
