@@ -41,7 +41,7 @@ def fault(capsys: pytest.CaptureFixture[str], tmp_path: Path, *words: object) ->
         ([STOP, "Confident", f"{STOP}.threshold", "1.5"], ["threshold=1.5", "[0, 1]"]),
         (["--model.policy.max_model_len", "100"], ["max_prompt_tokens=512", "max_model_len=100"]),
         ([f"{RECIPE}.init_args.horizon", "0"], ["model.recipe.init_args.horizon=0", "at least 1"]),
-        (["--model.optimizer.betas", "[1.5, 0.9]"], ["optimizer.betas=[1.5, 0.9]", "[0, 1)"]),
+        (["--model.optimizer.betas", "[1.5, 0.9]"], ["optimizer.betas=(1.5, 0.9)", "[0, 1)"]),
         # Of Lightning.
         (["--trainer.precision", "bf16-true"], ["bf16-true", "fp32 masters"]),
         # Found where it is used.

