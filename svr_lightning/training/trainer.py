@@ -384,6 +384,7 @@ class SVRTrainer(Trainer):
             yield
             return
         root = Path(self.default_root_dir)
+        is_new = not root.exists()
         root.mkdir(parents=True, exist_ok=True)
         folder = os.open(root, os.O_RDONLY)
         try:
@@ -400,6 +401,8 @@ class SVRTrainer(Trainer):
             yield
         finally:
             os.close(folder)
+            if is_new and not any(root.iterdir()):  # refused before anything was written
+                root.rmdir()
 
     @contextmanager
     def _finishing_updates(self) -> Iterator[None]:
