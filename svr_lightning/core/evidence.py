@@ -34,14 +34,14 @@ def token_scores(
 
     Examples:
         >>> pieces = ["VERDICT:", " IN", "CORRECT", "."]
-        >>> token_scores(
+        >>> scores = token_scores(
         ...     "".join(pieces),
         ...     Reading(answer=None),
         ...     [-0.1, math.log(0.5), math.log(0.8), -3.0],
         ...     lambda k: len("".join(pieces[:k])),
         ... )
-        TokenScores(verdict_probability=0.4, answer_logprob=None, completion_logprob=-1.0041,
-                    solution_logprob=-1.0041)
+        >>> scores.verdict_probability, scores.completion_logprob, scores.solution_logprob
+        (0.4, -1.0041, -1.0041)
     """
     if not logprobs:
         return TokenScores()
