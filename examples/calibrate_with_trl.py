@@ -3,32 +3,94 @@
     pip install -e ".[trl]"
     python examples/calibrate_with_trl.py --steps 20
 
-Each answer states a verdict and a confidence, and earns a proper score of the confidence beside
-the reward for being correct. Replace the policy by any chat model and the problems by your own.
+Each answer states a verdict and a confidence, and earns a reward for them beside the one for being
+correct. Replace the policy by any chat model, and ``TASK`` and ``tiny_rows`` by your own.
 """
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from importlib.resources import files
+from typing import Any
 
+from datasets import Dataset
 from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
-from svr_lightning.training.sources import DataSource, load_problems
-from svr_lightning.trl_rewards import brier, correct, dataset, log_score, verdict
+import svr_lightning as svr
+from svr_lightning.training.sources import load_problems
 
 POLICY = str(files("svr_lightning.tiny") / "countdown_policy")
-RULES = {"brier": brier, "log": log_score, "verdict": verdict}
+TASK = svr.get_task("countdown")  # also gsm8k, math, or your own
+
+
+def tiny_rows(count: int) -> list[dict[str, Any]]:
+    """Rows as your file would have them."""
+    source = svr.DataSource(name="train", task="countdown", path="embedded:countdown-tiny")
+    problems = load_problems(source)[:count]
+    return [{"nums": one.payload["nums"], "target": int(one.reference)} for one in problems]
+
+
+def dataset(rows: Sequence[dict[str, Any]]) -> Dataset:
+    """TRL's ``train_dataset``: the rows, and prompts that ask for a self-check."""
+    prompts = [svr.first_turn_messages(TASK, TASK.from_row(row)) for row in rows]
+    return Dataset.from_list(
+        [{"prompt": prompt, **row} for prompt, row in zip(prompts, rows, strict=True)]
+    )
+
+
+def texts(completions: Sequence[Any]) -> list[str]:
+    """What the policy wrote: completions are texts or chat messages."""
+    return [one if isinstance(one, str) else one[-1]["content"] for one in completions]
+
+
+def correct(completions: Any, nums: Any, target: Any, **_: Any) -> list[bool]:
+    """1 for a correct answer, else 0."""
+    problems = [TASK.from_row({"nums": n, "target": t}) for n, t in zip(nums, target, strict=True)]
+    return [
+        TASK.grade(text, problem)
+        for text, problem in zip(texts(completions), problems, strict=True)
+    ]
+
+
+def self_checks(completions: Any) -> list[svr.SelfCheck | None]:
+    """What each answer says of itself; None where it does not say it in form."""
+    return [
+        svr.parse_self_check(text) if svr.self_check_format_score(text) == 1.0 else None
+        for text in texts(completions)
+    ]
+
+
+def brier(completions: Any, **columns: Any) -> list[float]:
+    """1 - (c - y)^2 of the stated confidence c."""
+    stated = [check and check.confidence for check in self_checks(completions)]
+    return svr.calibration_rewards(stated, correct(completions, **columns))
+
+
+def log_score(completions: Any, **columns: Any) -> list[float]:
+    """The bounded logarithmic score of the stated confidence."""
+    stated = [check and check.confidence for check in self_checks(completions)]
+    return svr.calibration_rewards(stated, correct(completions, **columns), "log")
+
+
+def verification(completions: Any, **columns: Any) -> list[float]:
+    """SVR's self-verification reward, of verdict and confidence."""
+    checks = self_checks(completions)
+    verdicts = [check and check.verdict for check in checks]
+    stated = [check and check.confidence for check in checks]
+    return svr.verification_rewards(verdicts, stated, correct(completions, **columns))
+
+
+REWARDS = {"brier": brier, "log": log_score, "svr": verification}
 
 
 def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=20, help="optimizer steps")
-    parser.add_argument("--rule", choices=RULES, default="brier", help="what scores self-checks")
+    parser.add_argument("--reward", choices=REWARDS, default="brier", help="of the self-check")
     options = parser.parse_args()
-    source = DataSource(name="train", task="countdown", path="embedded:countdown-tiny")
-    rewards = [correct, RULES[options.rule]]
+    rewards = [correct, REWARDS[options.reward]]
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
             model=POLICY,
@@ -50,7 +112,7 @@ def main() -> None:
                 disable_tqdm=True,
             ),
             processing_class=AutoTokenizer.from_pretrained(POLICY),
-            train_dataset=dataset(load_problems(source)[: 2 * options.steps]),
+            train_dataset=dataset(tiny_rows(2 * options.steps)),
             reward_funcs=rewards,
         )
         trainer.train()

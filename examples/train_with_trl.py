@@ -5,7 +5,8 @@
 
 TRL samples, compares and updates; prompts, grading and rewards are those of this package. TRL takes
 one sequence per trajectory, and each turn has a prompt of its own. So, as in SVR, the last turn is
-trained, with the mean reward of all turns. Degenerate groups are not replaced.
+trained, with the mean reward of all turns; with ``--credit turn`` it is a drawn turn, with its own
+advantage among the same turns of the group. Degenerate groups are not replaced.
 
 Replace the policy by any chat model and the problems by your own: docs/extending.md. TRL calls
 rollout functions experimental, and its generation, which :class:`Generation` uses, is private.
@@ -17,10 +18,14 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
+import torch
+from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
+from svr_lightning.core.credit import turn_advantages
+from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import Decoding, FinishReason, Message, Problem, Trajectory
 from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.policy.policy import Policy
@@ -71,15 +76,25 @@ class SVRRollouts:
         with self.policy.sampling(step):
             driver = Driver(self.policy.engine, renderer, run_seed=trainer.args.seed, step=step)
             trajectories = driver.run(self.jobs(prompts, trainer))
-        trained = [one.turns[-1].sampled for one in trajectories]
+        turns = [self.trained_turn(one, trainer) for one in trajectories]
+        trained = [one.turns[t].sampled for one, t in zip(trajectories, turns, strict=True)]
         rewards, correct = zip(*map(graded, trajectories), strict=True)
         return {
             "prompt_ids": [list(completion.prompt_ids) for completion in trained],
             "completion_ids": [list(completion.token_ids) for completion in trained],
             "logprobs": [list(one.logprobs) for one in trained] if trainer.use_vllm else None,
-            "svr_reward": list(rewards),
+            "turn": turns,
+            "turn_rewards": list(rewards),
             "last_turn_correct": list(correct),
         }
+
+    def trained_turn(self, trajectory: Trajectory, trainer: Any) -> int:
+        """The turn, from 0, whose tokens are in the loss."""
+        if not isinstance(trainer, TurnCredit):
+            return RECIPE.horizon - 1
+        seeds = SeedContext(run_seed=trainer.args.seed, step=trainer.state.global_step)
+        draw = seeds.generator(trajectory.problem.id, "turn", sample=trajectory.sample)
+        return draw.randrange(RECIPE.horizon)
 
     def jobs(self, prompts: list[list[Message]], trainer: Any) -> list[Job]:
         """A trajectory for each prompt; TRL repeats the prompt of a problem for each sample."""
@@ -103,16 +118,31 @@ def texts(prompt: Sequence[Message]) -> tuple[str, ...]:
     return tuple(message["content"] for message in prompt)
 
 
-def graded(trajectory: Trajectory) -> tuple[float, float]:
-    """The mean reward of all turns, and 1 where the last answer is correct."""
+class TurnCredit(GRPOTrainer):
+    """Compares each trained turn with the same turn of its group's other trajectories."""
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        batch = super()._generate_and_score_completions(inputs)
+        rewards = gather_object([row["turn_rewards"] for row in inputs])  # of all processes
+        advantages: list[list[float]] = []
+        for start in range(0, len(rewards), self.num_generations):
+            advantages += turn_advantages(rewards[start : start + self.num_generations])
+        first = self.accelerator.process_index * len(inputs)
+        ours = [advantages[first + place][row["turn"]] for place, row in enumerate(inputs)]
+        batch["advantages"] = torch.tensor(ours, device=batch["advantages"].device)
+        return batch
+
+
+def graded(trajectory: Trajectory) -> tuple[list[float], float]:
+    """The reward of each turn, and 1 where the last answer is correct."""
     scored = score_turns(trajectory.problem, trajectory.turns, RECIPE.dialogue.formats)
-    (reward,) = RECIPE.returns([rewards_of(RECIPE, scored)])
-    return reward, float(scored[-1].correct)
+    rewards = [reward.total for reward in rewards_of(RECIPE, scored)]
+    return rewards, float(scored[-1].correct)
 
 
-def svr_reward(svr_reward: list[float], **_: Any) -> list[float]:
-    """What TRL compares."""
-    return svr_reward
+def svr_reward(turn_rewards: list[list[float]], **_: Any) -> list[float]:
+    """The return of each trajectory, which TRL compares."""
+    return [sum(turns) / len(turns) for turns in turn_rewards]
 
 
 def last_turn_correct(last_turn_correct: list[float], **_: Any) -> list[float]:
@@ -168,9 +198,13 @@ class Generation(Engine):
 
 
 def make_trainer(
-    problems: Sequence[Problem], folder: str, engine: Engine | None = None, **settings: Any
+    problems: Sequence[Problem],
+    folder: str,
+    engine: Engine | None = None,
+    trainer: type[GRPOTrainer] = GRPOTrainer,
+    **settings: Any,
 ) -> GRPOTrainer:
-    """GRPOTrainer with the paper's loss, group-relative advantages and clipping."""
+    """TRL's trainer with the paper's loss, group-relative advantages and clipping."""
     rollouts = SVRRollouts(problems, engine)
     prompts = [{"prompt": RECIPE.dialogue.first(problem)} for problem in problems]
     arguments: dict[str, Any] = {
@@ -198,7 +232,7 @@ def make_trainer(
         "report_to": "none",
         "disable_tqdm": True,
     }
-    return GRPOTrainer(
+    return trainer(
         model=POLICY,
         args=GRPOConfig(**arguments | settings),
         processing_class=AutoTokenizer.from_pretrained(POLICY),
@@ -208,15 +242,20 @@ def make_trainer(
     )
 
 
+CREDIT = {"trajectory": GRPOTrainer, "turn": TurnCredit}
+
+
 def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=20, help="optimizer steps")
+    parser.add_argument("--credit", choices=CREDIT, default="trajectory", help="who is compared")
     options = parser.parse_args()
     source = DataSource(name="train", task="countdown", path="embedded:countdown-tiny")
     problems = load_problems(source)[: 2 * options.steps]
     with tempfile.TemporaryDirectory() as folder:
-        trainer = make_trainer(problems, folder, max_steps=options.steps)
+        kind = CREDIT[options.credit]
+        trainer = make_trainer(problems, folder, trainer=kind, max_steps=options.steps)
         trainer.train()
         for row in trainer.state.log_history[:-1]:
             reward, right = (

@@ -22,9 +22,13 @@ __version__ = "0.1.0"
 _NAMES = {
     "analysis.operating_point": "Certificate",
     "control.controller": "Controller Result",
+    "core.credit": "turn_advantages",
     "core.parsing": "parse_self_check self_check_format_score",
     "core.prompts": "first_turn_messages refinement_messages",
-    "core.rewards": "Reward RewardWeights TurnReward trajectory_return turn_rewards",
+    "core.rewards": (
+        "Reward RewardWeights TurnReward calibration_rewards trajectory_return turn_rewards "
+        "verification_rewards"
+    ),
     "core.stopping": "should_stop",
     "core.types": "Decoding Problem ScoredTurn SelfCheck Verdict",
     "tasks": "Task get_task",

@@ -3,6 +3,7 @@
 from svr_lightning.analysis.operating_point import Certificate as Certificate
 from svr_lightning.control.controller import Controller as Controller
 from svr_lightning.control.controller import Result as Result
+from svr_lightning.core.credit import turn_advantages as turn_advantages
 from svr_lightning.core.losses import LossSpec as LossSpec
 from svr_lightning.core.parsing import parse_self_check as parse_self_check
 from svr_lightning.core.parsing import self_check_format_score as self_check_format_score
@@ -11,8 +12,10 @@ from svr_lightning.core.prompts import refinement_messages as refinement_message
 from svr_lightning.core.rewards import Reward as Reward
 from svr_lightning.core.rewards import RewardWeights as RewardWeights
 from svr_lightning.core.rewards import TurnReward as TurnReward
+from svr_lightning.core.rewards import calibration_rewards as calibration_rewards
 from svr_lightning.core.rewards import trajectory_return as trajectory_return
 from svr_lightning.core.rewards import turn_rewards as turn_rewards
+from svr_lightning.core.rewards import verification_rewards as verification_rewards
 from svr_lightning.core.stopping import should_stop as should_stop
 from svr_lightning.core.types import Decoding as Decoding
 from svr_lightning.core.types import Problem as Problem

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from typing import Literal
 
 from svr_lightning.core.parsing import decimals_span, verdict_span
-from svr_lightning.core.rewards import RewardWeights, verification_score
+from svr_lightning.core.rewards import RewardWeights, verification_rewards
 from svr_lightning.core.types import Choice, ScoredTurn, Verdict
 
 ADVANTAGE_EPSILON = 1e-4
@@ -88,6 +88,36 @@ def reward_to_go(rewards: Sequence[float]) -> list[float]:
     return [math.fsum(rewards[t:]) / (len(rewards) - t) for t in range(len(rewards))]
 
 
+def turn_advantages(
+    rewards: Sequence[Sequence[float]], scale: RewardScale = "group", *, to_go: bool = True
+) -> list[list[float]]:
+    """[G][T] advantages from the [G][T] rewards of the turns of one problem's trajectories.
+
+    Each turn is compared with the same turn of the other trajectories, by what it earned: the mean
+    reward of it and all later turns, or without ``to_go`` its own reward. All trajectories need the
+    same number of turns: then neither the turns that a return covers nor those in its baseline
+    depend on what a trajectory does, and the policy gradient is unbiased (docs/trainers.md).
+
+    Raises:
+        ValueError: if the numbers of turns differ.
+
+    Examples:
+        >>> turn_advantages([[0.0, 1.0], [0.0, 0.0]], "none")   # earned: .5 and 1; 0 and 0
+        [[0.25, 0.5], [-0.25, -0.5]]
+    """
+    counts = {len(turns) for turns in rewards}
+    if len(counts) > 1:
+        raise ValueError(
+            f"trajectories of one problem have {min(counts)} to {max(counts)} turns, and credit "
+            "per turn needs as many in each: do not let the policy end a training trajectory"
+        )
+    earned = [[float(reward) for reward in turns] for turns in rewards]
+    if to_go:
+        earned = [reward_to_go(turns) for turns in earned]
+    columns = [group_advantages(column, scale) for column in zip(*earned, strict=True)]
+    return [list(turns) for turns in zip(*columns, strict=True)]
+
+
 def max_to_go(rewards: Sequence[float], parents: Sequence[int | None]) -> list[float]:
     """[N] Murphy's MaRS: R_n = max(r_n, max over children of R_c); parents come before children.
 
@@ -123,25 +153,30 @@ def check_choices(
         return ()
     assert turn.verdict is not None
     assert turn.confidence is not None
+
+    def choice(
+        span: tuple[int, int],
+        alternatives: Sequence[str],
+        verdicts: Sequence[str],
+        confidences: Sequence[float],
+    ) -> Choice:
+        labels = [turn.correct] * len(alternatives)
+        scores = verification_rewards(verdicts, confidences, labels, weights, proper=True)
+        weighted = tuple(weight * score for score in scores)
+        return Choice(span=span, alternatives=tuple(alternatives), scores=weighted)
+
     choices = []
     span = verdict_span(turn.text, start)
     if span is not None and turn.text[slice(*span)] == turn.verdict.value:
-        scores = [
-            weight * verification_score(verdict, turn.confidence, turn.correct, weights)
-            for verdict in Verdict
-        ]
-        words = tuple(verdict.value for verdict in Verdict)
-        choices.append(Choice(span=span, alternatives=words, scores=tuple(scores)))
+        words = [verdict.value for verdict in Verdict]
+        choices.append(choice(span, words, words, [turn.confidence] * len(words)))
     span = decimals_span(turn.text, start)
     if span is not None:
         count = span[1] - span[0]
-        numbers = tuple(f"{number:0{count}d}" for number in range(10**count))
+        numbers = [f"{number:0{count}d}" for number in range(10**count)]
         rest = _digits(turn.text[span[1] :])
-        scores = [
-            weight * verification_score(turn.verdict, float(f"0.{n}{rest}"), turn.correct, weights)
-            for n in numbers
-        ]
-        choices.append(Choice(span=span, alternatives=numbers, scores=tuple(scores)))
+        stated = [float(f"0.{number}{rest}") for number in numbers]
+        choices.append(choice(span, numbers, [turn.verdict] * len(numbers), stated))
     return tuple(choices)
 
 

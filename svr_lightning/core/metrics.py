@@ -268,6 +268,8 @@ DEFINITIONS = {
 """Every metric under the name that results files give it. The paper's AUROC counts a problem once
 for each turn; those of first and returned turns count it once."""
 METRIC_NAMES = DEFINITIONS.keys()
+PRINTED = ["accuracy", "turns", "avg_total_tokens", "esr", "pse", "brier"]
+"""What the table of an evaluation shows in the terminal; other tables show all ``in_tables``."""
 
 
 def value_of(metric: str, *columns: Column) -> float:

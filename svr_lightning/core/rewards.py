@@ -126,30 +126,38 @@ def sections(reward: Reward) -> tuple[float, float]:
     return solution, check
 
 
-def verification_score(
-    verdict: Verdict, confidence: float, correct: bool, weights: RewardWeights
-) -> float:
-    """The proper score of a self-check of a complete turn: cal, over, detect and ready.
+def verification_rewards(
+    verdicts: Sequence[Verdict | str | None],
+    confidences: Sequence[float | None],
+    correct: Sequence[bool],
+    weights: RewardWeights | None = None,
+    *,
+    proper: bool = False,
+) -> list[float]:
+    """[N] SVR's self-verification reward of complete answers: cal, over, detect and ready.
 
-    A term of the confidence alone and one of the verdict alone, each best on average where it says
-    what is probable::
+    With stated confidence c and label y, the paper's is::
 
-        cal (1 - (c - y)^2) + (ready y - over (1 - y) if CORRECT, detect (1 - y) if INCORRECT)
+        cal (1 - (c - y)^2) + c (ready y - over (1 - y))  after CORRECT
+                            + detect (1 - y)              after INCORRECT
+
+    ``proper`` leaves out the c before the parenthesis. Then one term judges the confidence alone
+    and one the verdict alone, each best on average where it says what is probable. An answer whose
+    verdict or confidence is None, since it could not be read, earns 0.
 
     Examples:
-        >>> round(verification_score(Verdict.CORRECT, 0.9, False, RewardWeights()), 3)
-        -0.705
+        >>> verification_rewards(["CORRECT", "UNSURE", None], [1.0, 0.5, None], [True, False, True])
+        [0.8, 0.375, 0.0]
     """
-    turn = ScoredTurn(
-        correct=correct,
-        truncated=False,
-        verdict=verdict,
-        confidence=confidence,
-        completion_tokens=0,
-        task_format=0.0,
-    )
-    terms = _check_terms(turn, weights, proper=True)
-    return sum(terms[name] for name in ("cal", "over", "detect", "ready"))
+    weights = weights or RewardWeights()
+    rewards = []
+    for verdict, confidence, y in zip(verdicts, confidences, correct, strict=True):
+        reward = 0.0
+        if verdict is not None and confidence is not None:
+            terms = _verify_terms(Verdict(verdict), float(confidence), bool(y), weights, proper)
+            reward = sum(terms.values())
+        rewards.append(reward)
+    return rewards
 
 
 def turn_rewards(
@@ -238,6 +246,21 @@ def confidence_score(confidence: float, correct: bool, rule: ScoringRule = "brie
     return 1.0 - math.log(max(stated, LOG_FLOOR)) / math.log(LOG_FLOOR)
 
 
+def calibration_rewards(
+    confidences: Sequence[float | None], correct: Sequence[bool], rule: ScoringRule = "brier"
+) -> list[float]:
+    """[N] The :func:`confidence_score` of each stated confidence; 0 where it is None.
+
+    Examples:
+        >>> calibration_rewards([0.5, 1.0, None], [True, True, False])
+        [0.75, 1.0, 0.0]
+    """
+    return [
+        0.0 if confidence is None else confidence_score(float(confidence), bool(y), rule)
+        for confidence, y in zip(confidences, correct, strict=True)
+    ]
+
+
 def calibrated_rewards(
     scored_turns: Sequence[ScoredTurn], rule: ScoringRule, weights: RewardWeights
 ) -> list[Reward]:
@@ -249,21 +272,22 @@ def calibrated_rewards(
     Raises:
         ValueError: if a turn has no self-check.
     """
-    rewards = []
-    for turn in scored_turns:
-        if turn.confidence is None:
-            raise ValueError("RLCR's reward needs a confidence at every turn; this one has none")
-        scored = not turn.truncated and turn.self_check_format == 1.0
-        score = confidence_score(turn.confidence, turn.correct, rule) if scored else 0.0
-        rewards.append(
-            Reward.of(
-                correct=weights.abs * turn.correct,
-                cal=weights.cal * score,
-                task_format=weights.fmt * turn.task_format,
-                self_check_format=weights.fmt * turn.self_check_format,
-            )
+    if any(turn.confidence is None for turn in scored_turns):
+        raise ValueError("RLCR's reward needs a confidence at every turn; this one has none")
+    stated = [
+        None if turn.truncated or turn.self_check_format != 1.0 else turn.confidence
+        for turn in scored_turns
+    ]
+    scores = calibration_rewards(stated, [turn.correct for turn in scored_turns], rule)
+    return [
+        Reward.of(
+            correct=weights.abs * turn.correct,
+            cal=weights.cal * score,
+            task_format=weights.fmt * turn.task_format,
+            self_check_format=weights.fmt * turn.self_check_format,
         )
-    return rewards
+        for turn, score in zip(scored_turns, scores, strict=True)
+    ]
 
 
 def trajectory_return(
@@ -312,18 +336,26 @@ def _check_terms(turn: ScoredTurn, weights: RewardWeights, proper: bool) -> dict
     """The terms of the self-verification and of both formats."""
     if turn.verdict is None or turn.confidence is None:
         raise ValueError("SVR's reward needs a self-check at every turn; this one has none")
-    right = turn.correct
     complete = 0.0 if turn.truncated else 1.0
-    claims_correct = turn.verdict == Verdict.CORRECT
-    claims_incorrect = turn.verdict == Verdict.INCORRECT
-    stated = 1.0 if proper else turn.confidence
+    verify = _verify_terms(turn.verdict, turn.confidence, turn.correct, weights, proper)
     return {
-        "cal": complete * weights.cal * confidence_score(turn.confidence, right),
-        "over": -weights.over * stated * complete if claims_correct and not right else 0.0,
-        "detect": complete * weights.detect * (claims_incorrect and not right),
-        "ready": complete * weights.ready * stated * (claims_correct and right),
+        **{name: complete * value for name, value in verify.items()},
         "task_format": weights.fmt * turn.task_format,
         "self_check_format": weights.fmt * turn.self_check_format,
+    }
+
+
+def _verify_terms(
+    verdict: Verdict, confidence: float, correct: bool, weights: RewardWeights, proper: bool
+) -> dict[str, float]:
+    """The terms of r_verify of a complete turn."""
+    stated = 1.0 if proper else confidence
+    over = verdict == Verdict.CORRECT and not correct
+    return {
+        "cal": weights.cal * confidence_score(confidence, correct),
+        "over": -weights.over * stated if over else 0.0,
+        "detect": weights.detect * (verdict == Verdict.INCORRECT and not correct),
+        "ready": weights.ready * stated * (verdict == Verdict.CORRECT and correct),
     }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from svr_lightning.core.credit import group_advantages, reward_to_go
+from svr_lightning.core.credit import turn_advantages
 from svr_lightning.core.parsing import self_check_start
 from svr_lightning.core.ranges import Count
 from svr_lightning.core.rewards import sections
@@ -49,12 +49,12 @@ class SVRPlus(SVR):
 
     def credit(self, group: Group) -> list[Sample]:
         """The optimised turns' parts, each compared with the same of the other trajectories."""
-        columns = [self._advantages(group, t) for t in range(self.horizon)]
+        parts = self._advantages(group)
         samples = [
             sample
             for i in range(len(group.trajectories))
             for t in (range(self.horizon) if self.turns == "all" else [self.drawn(group, i)])
-            for sample in self._samples(group, i, t, [part[i] for part in columns[t]])
+            for sample in self._samples(group, i, t, [part[i][t] for part in parts])
         ]
         optimised = self.samples_per_problem - self.exact_per_problem
         return [*drawn_samples(group, samples, optimised), *self.exact_samples(group)]
@@ -65,15 +65,17 @@ class SVRPlus(SVR):
         draw = group.seeds.generator(group.problem.id, "turn", sample=trajectory.sample)
         return draw.randrange(len(trajectory.turns))
 
-    def _advantages(self, group: Group, t: int) -> list[list[float]]:
-        """[1 or 2][G] advantages of the parts of turn ``t``, from 0."""
-        if self.sections:
-            parts = [[sections(reward) for reward in rewards] for rewards in group.rewards]
-            solved = [reward_to_go([solution for solution, _ in turns])[t] for turns in parts]
-            earned = [solved, [turns[t][1] for turns in parts]]
-        else:
-            earned = [[reward_to_go([r.total for r in rewards])[t] for rewards in group.rewards]]
-        return [group_advantages(values, self.scale_rewards) for values in earned]
+    def _advantages(self, group: Group) -> list[list[list[float]]]:
+        """[1 or 2][G][T] advantages of the parts of every turn."""
+        if not self.sections:
+            totals = [[reward.total for reward in rewards] for rewards in group.rewards]
+            return [turn_advantages(totals, self.scale_rewards)]
+        solutions = [[sections(reward)[0] for reward in rewards] for rewards in group.rewards]
+        checks = [[sections(reward)[1] for reward in rewards] for rewards in group.rewards]
+        return [
+            turn_advantages(solutions, self.scale_rewards),
+            turn_advantages(checks, self.scale_rewards, to_go=False),
+        ]
 
     def _samples(
         self, group: Group, i: int, t: int, advantages: Sequence[float]

@@ -3,16 +3,18 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from trl import GRPOTrainer
 
 from examples import calibrate_with_trl, train_with_trl
-from svr_lightning import trl_rewards
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.types import Decoding, Problem
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.policy.config import PolicyConfig
-from svr_lightning.tasks import get_task
+from svr_lightning.recipes.svr import SVR
+from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.training.config import OptimizerConfig, ReferenceConfig
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.sources import DataSource
@@ -23,10 +25,10 @@ from tests.tolerance import assert_same_first_step
 GROUP, PROBLEMS, SEED, LR = 8, 2, 42, 1e-4
 
 
-def our_step(folder: Path) -> tuple[Remembering, list[Problem]]:
+def our_step(folder: Path, recipe: SVR) -> tuple[Remembering, list[Problem]]:
     module = Remembering(
         policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
-        recipe=replace(train_with_trl.RECIPE, group_size=GROUP, loss=LossSpec(beta=0.1)),
+        recipe=recipe,
         sampling=Decoding(temperature=0.9, max_completion_tokens=96),
         # A schedule of one step starts at the floor.
         optimizer=OptimizerConfig(lr=LR, weight_decay=0.1, betas=(0.9, 0.95), floor=1.0),
@@ -43,20 +45,32 @@ def our_step(folder: Path) -> tuple[Remembering, list[Problem]]:
     return module, [group.problem for group in module.rollout.groups]
 
 
-def test_the_first_optimizer_step_is_ours(tmp_path):
-    module, problems = our_step(tmp_path)
+SETTINGS: Any = {"horizon": 3, "length_scale": 256, "group_size": GROUP, "loss": LossSpec(beta=0.1)}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "kind"),
+    [
+        (SVR(**SETTINGS), GRPOTrainer),
+        (SVRPlus(**SETTINGS, sections=False, proper=False), train_with_trl.TurnCredit),
+    ],
+    ids=["trajectory", "turn"],
+)
+def test_the_first_optimizer_step_is_ours(tmp_path, recipe, kind):
+    module, problems = our_step(tmp_path, recipe)
     assert any(sample.advantage for group in module.rollout.groups for sample in group.samples)
     engine = TransformersEngine(max_batch=64)
     trainer = train_with_trl.make_trainer(
-        problems, str(tmp_path), engine, max_steps=1, seed=SEED, learning_rate=LR
+        problems, str(tmp_path), engine, kind, max_steps=1, seed=SEED, learning_rate=LR
     )
     trainer.train()
     length = 512 + 96
     assert_same_first_step(trainer.model, module, LR, length, PROBLEMS * GROUP * length)
 
 
-def test_the_documented_example_trains_with_trls_own_generation(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["train_with_trl.py", "--steps", "2"])
+@pytest.mark.parametrize("credit", ["trajectory", "turn"])
+def test_the_documented_example_trains_with_trls_own_generation(monkeypatch, capsys, credit):
+    monkeypatch.setattr(sys, "argv", ["train_with_trl.py", "--steps", "2", "--credit", credit])
     train_with_trl.main()
     lines = [one for one in capsys.readouterr().out.splitlines() if one.startswith("step ")]
     assert [line.split("  reward")[0] for line in lines] == ["step 1", "step 2"]
@@ -79,22 +93,24 @@ UNSURE = SURE.replace("CORRECT", "UNSURE")
         ("correct", [1, 0, 1, 1]),
         ("brier", [0.99, 0.19, 0.99, 0]),  # 1 - .01, 1 - .81
         ("log_score", [0.985, 2 / 3, 0.985, 0]),  # 1 + ln .9 / ln 1000, 1 + ln .1 / ln 1000
-        ("verdict", [1, -1, 0, 0]),
+        # .5 * .99 + .3 * .9, .5 * .19 - .8 * .9, .5 * .99
+        ("verification", [0.765, -0.625, 0.495, 0]),
     ],
 )
 def test_a_calibration_reward_scores_each_completion_by_hand(reward, earned):
-    problem = get_task("countdown").from_row({"id": "a", "nums": [3, 5], "target": 8})
-    rows = trl_rewards.dataset([problem] * 4)
-    texts = [SURE, WRONG, UNSURE, "<answer>3+5</answer>"]
-    chats = [[{"role": "assistant", "content": text}] for text in texts]
-    score = getattr(trl_rewards, reward)
-    for completions in (texts, chats):
-        assert score(completions, **rows[:]) == pytest.approx(earned, abs=1e-3)
+    rows = calibrate_with_trl.dataset([{"nums": [3, 5], "target": 8}] * 4)
+    written = [SURE, WRONG, UNSURE, "<answer>3+5</answer>"]
+    chats = [[{"role": "assistant", "content": text}] for text in written]
+    score = getattr(calibrate_with_trl, reward)
+    columns = {name: rows[name] for name in ("prompt", "nums", "target")}
+    for completions in (written, chats):
+        assert score(completions, **columns) == pytest.approx(earned, abs=1e-3)
 
 
-def test_the_documented_example_trains_with_calibration_rewards(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["calibrate_with_trl.py", "--steps", "2"])
+@pytest.mark.parametrize(("rule", "name"), [("brier", "brier"), ("svr", "verification")])
+def test_the_documented_example_trains_with_calibration_rewards(monkeypatch, capsys, rule, name):
+    monkeypatch.setattr(sys, "argv", ["calibrate_with_trl.py", "--steps", "2", "--reward", rule])
     calibrate_with_trl.main()
     lines = [one for one in capsys.readouterr().out.splitlines() if one.startswith("step ")]
     assert [line.split("  correct")[0] for line in lines] == ["step 1", "step 2"]
-    assert all("brier" in line for line in lines)
+    assert all(name in line for line in lines)

@@ -74,6 +74,16 @@ def test_the_python_guide_runs(tmp_path, monkeypatch):
     assert 0.0 <= namespace["metrics"]["test/dev/accuracy"] <= 1.0
 
 
+def test_the_functions_for_other_trainers_return_what_their_page_says():
+    text = page("docs/trainers.md")
+    for block in blocks(text):
+        namespace: dict[str, Any] = {}
+        exec(block, namespace)
+        for name, printed in re.findall(r"^(\w+) = .*# (\[[^\]]*\])", block, re.MULTILINE):
+            assert namespace[name] == pytest.approx(json.loads(printed), abs=1e-3)
+    assert text.count("  # [") == 3
+
+
 def test_the_page_on_data_lists_each_tasks_columns():
     text = page("docs/train.md")
     rows = re.findall(r"^\| `(\w+)` \| (`.*?) \| (yes|no) \|", text, re.MULTILINE)
