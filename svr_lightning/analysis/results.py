@@ -139,6 +139,8 @@ def read_evaluation(folder: Path) -> Evaluation:
     samples = folder / SAMPLES
     inside = sorted(str(file.parent) for file in folder.glob(f"eval/*/{SAMPLES}"))
     hint = f"give one of {', '.join(inside[:6])}" if inside else f"give a folder with a {SAMPLES}"
+    if folder.is_file():
+        hint += "; replay and certify also read logs"
     require(samples.is_file(), f"{folder}: no evaluation; {hint}")
     return read_samples_file(samples)
 

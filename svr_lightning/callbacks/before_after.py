@@ -55,7 +55,7 @@ class BeforeAfter(Callback):
         """Evaluate the trained policy and print the table."""
         if trainer.interrupted or not _compares(trainer):
             return
-        pl_module.run_test_sets("after", every_turn=self.fresh_turns > 0)
+        pl_module.measured = pl_module.run_test_sets("after", every_turn=self.fresh_turns > 0)
         if self.fresh_turns:
             self._sample(pl_module, "fresh")
         root = Path(trainer.default_root_dir) / "eval"

@@ -179,7 +179,7 @@ def parser_of(name: str) -> argparse.ArgumentParser:
     module = import_module(f"{__package__}.{name}")
     parser = _Parser(
         prog=f"{program()} {name}",
-        description=module.__doc__,
+        description=re.sub(r"\bsvr(?= [a-z])", program(), module.__doc__ or ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -1,7 +1,7 @@
 """Serve the chat-completions API: each answer is refined until the stopping rule accepts it.
 
-    python -m svr_lightning serve --task gsm8k --upstream http://127.0.0.1:8000/v1 --model svr
-    python -m svr_lightning serve --task countdown --policy embedded:countdown-tiny
+    svr serve --task gsm8k --upstream http://127.0.0.1:8000/v1 --model NAME
+    svr serve --task countdown --policy embedded:countdown-tiny
 
 The first command is a proxy in front of any server that speaks the protocol, such as ``vllm
 serve``; the second runs a policy with the transformers engine.

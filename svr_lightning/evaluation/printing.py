@@ -9,13 +9,12 @@ from rich.text import Text
 from svr_lightning.analysis.metrics import columns_of, summarize
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.results import setting
-from svr_lightning.core.metrics import DEFINITIONS, NONE
+from svr_lightning.core.metrics import DEFINITIONS, NONE, PRINTED
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, Turn
 from svr_lightning.display import excerpt, interval, plain, short, text_table, turn_header
+from svr_lightning.errors import program
 
-_METRICS = ("accuracy", "turns", "avg_total_tokens", "esr", "pse", "brier")
-"""On the terminal."""
 _NAME = 16
 """Longest name of a data set that leaves room for the columns."""
 
@@ -79,12 +78,12 @@ def print_results(file: Path) -> None:
     rows = []
     for part, names in columns_of(datasets).items():
         problems = sum(datasets[name]["n"] for name in names)
-        cells = [summary(part, metric).text for metric in _METRICS]
+        cells = [summary(part, metric).text for metric in PRINTED]
         bounds = summary(part, "accuracy").interval
         rows.append(
             [short(part, _NAME), str(problems), *cells, interval(bounds) if bounds else NONE]
         )
-    heads = (DEFINITIONS[metric].head for metric in _METRICS)
+    heads = (DEFINITIONS[metric].head for metric in PRINTED)
     table = text_table(("data set", "n", *heads, "Acc., 95 %"), rows)
     table.padding = (0, 1, 0, 0)
     console = Console()
@@ -93,5 +92,5 @@ def print_results(file: Path) -> None:
     turns = setting(settings, "protocol", "max_turns")
     if turns != 1 and setting(settings, "model", "evaluation", "adaptive") is False:
         note = f"every turn is recorded and the last of {turns} returned; to stop by a rule:"
-        console.print(Text(f"{note} svr replay {file.parent}"), soft_wrap=True)
+        console.print(Text(f"{note} {program()} replay {file.parent}"), soft_wrap=True)
     console.print(Text(f"{file.parent}: samples.jsonl, results.json"), soft_wrap=True)

@@ -113,7 +113,7 @@ def share_axis(axes: Axes) -> None:
     """A vertical axis of shares, once everything is drawn: where all are equal, still a tenth."""
     low, high = axes.dataLim.intervaly
     if high - low < 0.02:
-        middle = min(max((low + high) / 2, 0.04), 0.96)
+        middle = min(max((low + high) / 2, 0.055), 0.945)
         axes.set_ylim(middle - 0.06, middle + 0.06)
 
 

@@ -6,7 +6,7 @@ Values are means over a method's seeds; with several seeds the sample standard d
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from svr_lightning.analysis.metrics import Summary, Value, columns_of, groups
+from svr_lightning.analysis.metrics import Summary, Value, averages, columns_of, groups
 from svr_lightning.core.metrics import DEFINITIONS, NONE
 from svr_lightning.report.runs import Method, data_sets
 
@@ -14,6 +14,7 @@ _RANKED = ("accuracy",)
 """Metrics whose best and second-best values a comparison marks."""
 _COST = ("accuracy", "avg_total_tokens")
 _OPERATING = ("accuracy", "turns", "avg_total_tokens", "esr", "pse")
+_DIAGNOSTIC = ("turns", "esr", "pse", "brier", "overconfidence")
 Columns = Mapping[str, tuple[str, str]]
 """The part and the metric under each heading."""
 Rows = Sequence[tuple[str, Summary]]
@@ -39,6 +40,8 @@ class Table:
 def all_tables(methods: Sequence[Method]) -> list[Table]:
     """Every table that the runs allow, the paper's main ones first."""
     tables = [main_results(methods), results(methods)]
+    if len(methods) > 1 and averages(data_sets(methods)):
+        tables += [variants(methods), diagnostics(methods)]
     if any(method.votes for method in methods):
         tables.append(majority_vote(methods))
     for number, method in enumerate(methods, start=1):
@@ -48,7 +51,7 @@ def all_tables(methods: Sequence[Method]) -> list[Table]:
             tables.append(threshold_accuracy(method, number))
             tables.append(threshold_operation(method, number))
         if len(method.runs) > 1:
-            tables.append(seeds(method, number))
+            tables += seeds(method, number)
     return tables
 
 
@@ -176,6 +179,43 @@ def _bounds(value: Value) -> str:
     return f"{low:.3f} to {high:.3f}"
 
 
+def variants(methods: Sequence[Method]) -> Table:
+    """Tables 3 and 4: accuracy of every method on the averages; of the first, also how it stops."""
+    parts = [*averages(data_sets(methods))]
+    accuracies = {part: (part, "accuracy") for part in parts}
+    columns = {**accuracies, **_columns(parts[:1], _DIAGNOSTIC)}
+    caption = f"Accuracy on {' and '.join(parts)}, and how methods stop on {parts[0]}."
+    rows = [(method.name, method.summary) for method in methods]
+    caption += f"{_MARKS}{_notes(methods)}"
+    return _table("variants", caption, "Method", columns, rows, compared=len(rows))
+
+
+def diagnostics(methods: Sequence[Method]) -> Table:
+    """Appendix: accuracy and how it stops of every method, on every data set and average."""
+    rows = [(method.name, method.summary) for method in methods]
+    metrics = ("accuracy", *_DIAGNOSTIC)
+    caption = f"How methods stop, and how far their confidences are from labels.{_notes(methods)}"
+    return _by_metric("diagnostics", caption, "Method", methods, metrics, rows)
+
+
+def _by_metric(
+    name: str,
+    caption: str,
+    second: str,
+    methods: Sequence[Method],
+    metrics: Sequence[str],
+    rows: Rows,
+) -> Table:
+    """A table with a row for each metric of each of ``rows``; ``second`` heads their labels."""
+    parts = columns_of(data_sets(methods))
+    cells = []
+    for metric in metrics:
+        for label, summary in rows:
+            values = [summary(part, metric).text for part in parts]
+            cells.append([DEFINITIONS[metric].head, label, *values])
+    return Table(name=name, caption=caption, head=("Metric", second, *parts), rows=cells)
+
+
 def majority_vote(methods: Sequence[Method]) -> Table:
     """Table 2: accuracy and tokens of voting over recordings of fresh turns, then of the rest."""
     parts = groups(name for method in methods for name in method.runs[0].tables)
@@ -243,13 +283,18 @@ def threshold_operation(method: Method, number: int) -> Table:
     return _table(name, caption, "\u03b3", columns, rows, compared=len(rows))
 
 
-def seeds(method: Method, number: int) -> Table:
-    """Appendix: each seed, their mean and sample standard deviation."""
-    columns = _columns([*columns_of(data_sets([method]))], _OPERATING)
+def seeds(method: Method, number: int) -> list[Table]:
+    """Appendix: each seed, their mean and sample standard deviation; then so by data set."""
+    parts = groups(data_sets([method]))
     caption = (
-        f"Robustness of {method.name} across {len(method.runs)} training seeds: mean and sample "
-        "standard deviation in the last row."
+        f"Robustness of {method.name} across {len(method.runs)} training seeds: below them their "
+        "mean and sample standard deviation."
     )
     rows = [(run.seed, replace(method, runs=[run]).summary) for run in method.runs]
-    mean = ("Mean \u00b1 Std.", method.summary)
-    return _table(f"seed_robustness_{number}", caption, "Seed", columns, [*rows, mean])
+    rows.append(("Mean \u00b1 Std.", method.summary))
+    name = f"seed_robustness_{number}"
+    tables = [_table(name, caption, "Seed", _columns([*parts], _OPERATING), rows)]
+    if averages(data_sets([method])):
+        name = f"seed_robustness_by_data_set_{number}"
+        tables.append(_by_metric(name, caption, "Seed", [method], _OPERATING, rows))
+    return tables

@@ -63,6 +63,8 @@ class PolicyModule(LightningModule):
         if engine is not None and not engine.reads_tokens:
             self.actor = RemotePolicy(engine)
         self.run_config: dict[str, Any] = {}
+        self.measured: dict[str, Any] = {}
+        """Results of the present weights, which the model card of their export quotes."""
 
     @property
     def trains(self) -> bool:
@@ -152,8 +154,8 @@ class PolicyModule(LightningModule):
 
     def run_test_sets(
         self, name: str, evaluation: EvaluationConfig | None = None, *, every_turn: bool = False
-    ) -> None:
-        """A complete evaluation outside Lightning's loops, with their limit on batches.
+    ) -> dict[str, Any]:
+        """The results of a complete evaluation outside Lightning's loops, with their limits.
 
         Args:
             name: its files are in ``eval/<name>/``.
@@ -169,7 +171,7 @@ class PolicyModule(LightningModule):
             batches = limit if isinstance(limit, int) else math.ceil(len(loader) * limit)
             for problems in islice(loader, batches):
                 evaluator.solve(problems, source.name, source.max_completion_tokens)
-        evaluator.finish(quoted_config(self, evaluation))
+        return evaluator.finish(quoted_config(self, evaluation))
 
     @property
     def applied_evaluation(self) -> EvaluationConfig:

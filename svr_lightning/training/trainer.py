@@ -325,7 +325,7 @@ class SVRTrainer(Trainer):
         )
         require(
             self.world_size == 1,
-            "svr warmstart runs in one process: set trainer.devices=1 and trainer.strategy=auto",
+            "a warm start runs in one process: set trainer.devices=1 and trainer.strategy=auto",
         )
         require(
             model.engine is None or model.engine.reads_tokens,

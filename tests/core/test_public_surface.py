@@ -34,6 +34,9 @@ turn = svr.ScoredTurn(correct=True, truncated=False, verdict=svr.Verdict.CORRECT
                       confidence=0.9, completion_tokens=20, task_format=1.0, self_check_format=1.0)
 svr.turn_rewards([turn], weights=svr.RewardWeights(), length_scale=768)
 svr.trajectory_return([turn])
+svr.turn_advantages([[0.0, 1.0], [1.0, 0.0]])
+svr.calibration_rewards([0.9], [True])
+svr.verification_rewards([check.verdict], [check.confidence], [True])
 assert svr.Controller(lambda *_: text, "countdown").solve("3 5 8 = 16").accepted
 heavy = {"torch", "transformers", "lightning", "vllm", "numpy", "httpx", "rich", "starlette",
          "sympy"} & set(sys.modules)

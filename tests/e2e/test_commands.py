@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from svr_lightning.__main__ import main
 from svr_lightning.core.stopping import Confident, rule_from_config
+from svr_lightning.tasks import get_task
 from tests.commands import ROOT, TINY, embedded, flags, jsonl, ran
 
 SHORT = [
@@ -69,7 +70,13 @@ def test_the_exported_policy_loads_and_predicts(run, tmp_path, capsys, monkeypat
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id
     assert tokenizer.chat_template
     card = (policy / "README.md").read_text()
-    assert "CORRECT" in card
+    values = json.loads((run[0] / "eval" / "after" / "results.json").read_text())["datasets"]
+    low, high = values["held_out"]["accuracy_ci95"]
+    accuracy = values["held_out"]["accuracy"]
+    assert f"| held_out | 6 | [{low:.3f}, {high:.3f}] | {accuracy:.3f} |" in card
+    assert "on the data set `countdown_tiny_train` (`embedded:countdown-tiny`)" in card
+    prompt = card.split("```text\n")[1].split("\n```")[0]
+    assert prompt == f"system: {get_task('countdown').system_prompt}\n\nuser: THE QUESTION"
     command = card.split("```bash")[1].split("```")[0].replace("\\\n", " ")
     spelled = command.replace("THIS_FOLDER", str(policy)).replace("...", "3 5 8 = 16")
     monkeypatch.chdir(tmp_path)

@@ -3,6 +3,7 @@
 import errno
 import gc
 import json
+import re
 import signal
 import sys
 import tomllib
@@ -14,7 +15,7 @@ import yaml
 from safetensors.torch import load_file
 
 from svr_lightning.__main__ import main
-from svr_lightning.cli.main import READING
+from svr_lightning.cli.main import READING, SERVING, parser_of
 from svr_lightning.cli.messages import explain
 from svr_lightning.files import config_file
 from svr_lightning.training.data import SVRDataModule
@@ -73,6 +74,9 @@ def test_help_and_errors_name_the_program_that_was_called(capsys, monkeypatch):
         error = capsys.readouterr().err
         assert error.startswith(f"{program}: error: ")
         assert f"see `{program} report --help`" in error
+        for command in (*READING, *SERVING):
+            text = parser_of(command).format_help()
+            assert set(re.findall(r"\b(svr|python -m svr_lightning) [a-z]+ ", text)) == {program}
 
 
 def test_a_configuration_is_found_by_name_or_path(tmp_path, monkeypatch):

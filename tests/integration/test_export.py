@@ -78,6 +78,7 @@ def test_the_card_asks_the_policy_as_it_was_trained_to_be_asked(tmp_path):
     configured = {"model": {**trained, "optimizer": {}}, "data": {"questions_task": "gsm8k"}}
     stop = EvaluationConfig(stop=RepeatedAnswer())
     point, card = exported(tmp_path, run_config=configured, evaluation=stop)
+    assert "It was not evaluated on a test set when it was written." in card
     assert point == {}  # another rule than the paper's has no such threshold
     command = card.split("```bash\n")[1].split("```")[0].replace("\\\n", "")
     assert command.split() == [

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from svr_lightning.__main__ import main
-from svr_lightning.core.metrics import DEFINITIONS
+from svr_lightning.core.metrics import DEFINITIONS, PRINTED
 from svr_lightning.engines.transformers import TransformersEngine
 from tests.commands import ROOT, SMALL, TINY, embedded, jsonl, logged
 from tests.models import tiny_qwen3
@@ -115,13 +115,15 @@ def test_a_stopping_rule_of_ones_own_stops(here):
     assert results["config"]["model"]["evaluation"]["stop"]["class_path"] == "settled.Settled"
 
 
-def test_a_metric_of_ones_own_is_in_the_results(here):
+def test_a_metric_of_ones_own_is_in_the_results_and_in_the_printed_table(here, capsys):
     try:
         namespace: dict[str, Any] = {"__name__": "turn_length"}
         exec(SHOWN["turn_length.py"], namespace)
         found = evaluated(here, namespace["main"])["datasets"]["few"]
     finally:
         DEFINITIONS.pop("turn_length", None)
+        PRINTED.remove("turn_length")
+    assert f"{found['turn_length']:.1f}" in capsys.readouterr().out
     assert found["turn_length"] == pytest.approx(found["avg_completion_tokens"] / found["turns"])
 
 

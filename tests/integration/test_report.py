@@ -208,8 +208,11 @@ def test_tables_are_latex_with_the_rows_that_the_runs_allow(tmp_path):
     assert {re.sub("_[0-9]+$", "", name) for name in names} == {
         "main_results",
         "results",
+        "variants",
+        "diagnostics",
         "majority_vote",
         "seed_robustness",
+        "seed_robustness_by_data_set",
         "fixed_budget_sweep",
         "confidence_threshold_accuracy",
         "confidence_threshold_operating",
@@ -245,10 +248,41 @@ def test_the_papers_sweeps_are_tables_by_data_set_with_marks(tmp_path):
     by_threshold = {row[0]: row[1] for row in accuracy.rows}
     assert len(by_threshold) == 10
     assert [by_threshold[one] for one in ("0.80", "0.85", "0.95")] == ["0.667", "0.500", "0.500"]
+    assert {"variants", "diagnostics"}.isdisjoint(found)  # which compare methods
     operation = found["confidence_threshold_operating_1"]
     assert operation.head == ("\u03b3", "Acc.", "Turns", "Tokens", "ESR", "PSE")
     (chosen,) = (row for row in operation.rows if row[0] == "0.85")
     assert chosen[1:] == ["0.500", "2.17", "555", "0.500", "0.167"]
+
+
+def test_the_papers_tables_of_variants_and_of_seeds_have_its_rows_and_columns(tmp_path):
+    sets = ("countdown", "gsm8k", "math500")
+    right, wrong = (True, "C", 0.9, 5), (False, "C", 0.9, 5)
+    for name, turns in (("a", (right, right)), ("b", (right, wrong)), ("ablated", (wrong, wrong))):
+        rows = [
+            record(f"{place}", one, dataset=dataset, early=True)
+            for dataset in sets
+            for place, one in enumerate(turns)
+        ]
+        save(tmp_path / name, rows, config(ord(name[0])))
+    paths = {name: tmp_path / name for name in ("a", "b", "ablated")}
+    given = [f"SVR={paths['a']}", f"SVR={paths['b']}", f"w/o={paths['ablated']}"]
+    found = {table.name: table for table in all_tables(read_methods(given))}
+    variants = found["variants"]
+    assert variants.head == ("Method", "All-3", "Turns", "ESR", "PSE", "Brier", "Overconf.")
+    # PSE: none of SVR's first seed and half of its second; all of the other's answers.
+    assert [row[0] for row in variants.rows] == ["SVR", "w/o"]
+    assert [row[4] for row in variants.rows] == ["0.250 \u00b1 0.354", "1.000"]
+    detail = found["diagnostics"]
+    assert detail.head == ("Metric", "Method", "Countdown", "GSM8K", "MATH500", "All-3")
+    metrics = ["Acc.", "Turns", "ESR", "PSE", "Brier", "Overconf."]
+    assert [row[:2] for row in detail.rows[::2]] == [[metric, "SVR"] for metric in metrics]
+    assert detail.rows[7] == ["PSE", "w/o", *["1.000"] * 4]
+    assert found["seed_robustness_1"].head == ("Seed", "Acc.", "Turns", "Tokens", "ESR", "PSE")
+    seeds = found["seed_robustness_by_data_set_1"]
+    assert seeds.head == ("Metric", "Seed", "Countdown", "GSM8K", "MATH500", "All-3")
+    assert [row[0] for row in seeds.rows[::3]] == ["Acc.", "Turns", "Tokens", "ESR", "PSE"]
+    assert [row[2] for row in seeds.rows[:3]] == ["1.000", "0.500", "0.750 \u00b1 0.354"]
 
 
 def test_the_best_of_a_column_is_bold_and_the_second_underlined_in_every_form(tmp_path):
