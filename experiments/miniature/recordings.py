@@ -16,19 +16,16 @@ from experiments.miniature.rows import HOW, VOTE_COUNTS, Row, Task
 from experiments.miniature.summary import Judged
 from svr_lightning.analysis.choice import Options
 from svr_lightning.analysis.results import read_evaluation
-from svr_lightning.analysis.table import TurnTable
+from svr_lightning.analysis.table import TurnTable, empty_turns
 from svr_lightning.analysis.voting import majority_outcomes, sample_tokens
-from svr_lightning.core.metrics import VERDICT_CODES
-from svr_lightning.core.types import StopSignals, Verdict
 from svr_lightning.errors import require
 
 FILE = "outcomes.npz"
-_COLUMNS = ("length", "correct", "confidence", "cluster")
+_SCORES = ("verdict_probability", "answer_logprob", "completion_logprob")
+_COLUMNS = ("length", "correct", "confidence", "cluster", "truncated", *_SCORES)
 _SMALL = {"verdict": np.int8, "prompt_tokens": np.int32, "completion_tokens": np.int32}
 """Columns of a table, the latter in a smaller type than there."""
-_SIGNALS = ("truncated", "answers", "verdict_probability", "answer_logprob", "completion_logprob")
 _VOTES = ("right", "tokens")
-_VERDICTS = {code: Verdict(name) for name, code in VERDICT_CODES.items()}
 _DRAWS = 1000
 """Of votes from each problem's pool."""
 Array = np.ndarray[Any, Any]
@@ -108,15 +105,7 @@ def read_outcomes(path: Path) -> list[Judged]:
 def _columns(table: TurnTable) -> dict[str, Array]:
     found: dict[str, Array] = {name: getattr(table, name) for name in _COLUMNS}
     found |= {name: getattr(table, name).astype(kind) for name, kind in _SMALL.items()}
-    signals = np.full((len(_SIGNALS), *table.correct.shape), np.nan)
-    for row, turns in enumerate(table.signals):
-        for index, turn in enumerate(turns):
-            values = turn._asdict()
-            values["answers"] = turn.answer
-            signals[:, row, index] = [values[name] for name in _SIGNALS]
-    found |= zip(_SIGNALS, signals, strict=True)
-    for name, kind in (("truncated", np.bool_), ("answers", np.int16)):
-        found[name] = np.nan_to_num(found[name]).astype(kind)
+    found["answers"] = table.answer.astype(np.int16)
     return {**found, "ids": np.array(table.ids)}
 
 
@@ -132,19 +121,14 @@ def _judged(row: Row, seeds: Sequence[int], arrays: Arrays) -> Judged:
 
 
 def _table(prefix: str, arrays: Arrays) -> TurnTable:
-    columns = {name: arrays[f"{prefix}/{name}"] for name in (*_COLUMNS, *_SMALL)}
+    columns = empty_turns(*arrays[f"{prefix}/correct"].shape)
+    columns |= {name: arrays[f"{prefix}/{name}"] for name in (*_COLUMNS, *_SMALL)}
     columns["verdict"] = columns["verdict"].astype(np.int64)
-    shown = [columns[name] for name in ("verdict", "confidence")]
-    shown += [arrays[f"{prefix}/{name}"] for name in _SIGNALS]
-    each = zip(columns["length"].tolist(), *(column.tolist() for column in shown), strict=True)
+    columns["answer"] = arrays[f"{prefix}/answers"].astype(np.int64)
     every = columns["length"]
     return TurnTable(
         dataset=prefix,
         ids=tuple(arrays[f"{prefix}/ids"].tolist()),
-        signals=tuple(
-            tuple(_signals(*turn) for turn in [*zip(*turns, strict=True)][:length])
-            for length, *turns in each
-        ),
         returned=every,
         observed=every,
         stopped_early=np.zeros_like(every, bool),
@@ -153,10 +137,3 @@ def _table(prefix: str, arrays: Arrays) -> TurnTable:
         max_turns=columns["correct"].shape[1],
         **columns,
     )
-
-
-def _signals(
-    verdict: int, confidence: float, truncated: bool, answer: int, *scores: float
-) -> StopSignals:
-    stated, *known = (None if np.isnan(value) else value for value in (confidence, *scores))
-    return StopSignals(_VERDICTS.get(verdict), stated, truncated, answer, *known)

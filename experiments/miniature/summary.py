@@ -140,7 +140,7 @@ def stop_options(tables: Sequence[TurnTable]) -> dict[str, Options]:
     most = min(table.correct.shape[1] for table in tables)
     horizons = sorted({min(HORIZON, most), most})
     rules = families(tables[0], most, horizons)
-    return {name: options_of(tables, some, most) for name, some in rules.items()}
+    return {name: options_of(tables, some) for name, some in rules.items()}
 
 
 def over_seeds(found: Floats, drawn: Draws) -> Floats:

@@ -35,14 +35,9 @@ def read(path: Path) -> dict[str, TurnTable]:
         return turn_tables([SampleRecord.from_json(json.loads(line)) for line in stream])
 
 
-def signal(run: TurnTable, name: str) -> Array:
-    """[N, T] what each turn has recorded under a name of StopSignals; nan where it is None."""
-    return np.array([[getattr(t, name) for t in turns] for turns in run.signals], dtype=float)
-
-
 def says_correct(run: TurnTable) -> Array:
     """[N, T] P(CORRECT), from the probability of the sampled verdict; one half without."""
-    probability = np.nan_to_num(signal(run, "verdict_probability"), nan=0.5)
+    probability = np.nan_to_num(run.verdict_probability, nan=0.5)
     return np.where(run.verdict == 1, probability, 1 - probability)
 
 
@@ -58,7 +53,7 @@ def free_options(run: TurnTable) -> tuple[Array, Array]:
     Stop where the log-probability reaches a level, else return the most probable attempt; and
     the majority of the first k, the first of equals.
     """
-    logprob, spent = signal(run, "completion_logprob"), run.prompt_tokens + run.completion_tokens
+    logprob, spent = run.completion_logprob, run.prompt_tokens + run.completion_tokens
     spent, turns = spent.cumsum(1), logprob.shape[1]
     levels = np.quantile(logprob, np.linspace(0, 1, LEVELS + 1))
     reached = logprob >= levels[:, None, None]  # [K, N, T]
@@ -66,7 +61,7 @@ def free_options(run: TurnTable) -> tuple[Array, Array]:
     returned = np.where(stops, first, logprob.argmax(1)).T
     end = np.where(stops, first, turns - 1).T
     voting = np.tril(np.ones((turns, turns), dtype=bool))
-    voted = majority_is_right(signal(run, "answer") - 1, run.correct, voting)
+    voted = majority_is_right(run.answer - 1, run.correct, voting)
     right = np.concatenate([np.take_along_axis(run.correct, returned, 1), voted], 1)
     return right, np.concatenate([np.take_along_axis(spent, end, 1), spent], 1)
 
@@ -148,7 +143,7 @@ def row_of(modes: Mapping[str, Tables]) -> dict[str, Any]:
         "right": first.mean(),
         "auroc": first_auroc(run),
         "auroc_verdict": verdict_auroc(run),
-        "auroc_logprob": auroc(signal(run, "completion_logprob")[:, 0], first),
+        "auroc_logprob": auroc(run.completion_logprob[:, 0], first),
         "says_correct": believed.mean(),
         "accepted": accepted.mean(),
         "adaptive_right": right.mean(),

@@ -76,15 +76,16 @@ def from_runs(runs: Mapping[int, Path]) -> Outcomes:
 def scored(folder: Path, policy: Path) -> Evaluation:
     """An evaluation with the log-probabilities of solutions, which older recordings lack."""
     found = read_evaluation(folder)
-    turns = [turn for record in found.records for turn in record.turns]
+    read = list(found.records)
+    turns = [turn for record in read for turn in record.turns]
     if any(turn.solution_logprob is not None for turn in turns):
         return found
     temperature = setting(found.config, "model", "evaluation", "temperature") or 1.0
     scorer = Scorer(policy, temperature, fresh=found.independent)
-    records = [scorer.scored(record) for record in found.records]
+    records = [scorer.scored(record) for record in read]
     print(f"{folder}: {len(turns) - scorer.unlike} of {len(turns)} turns read as they were sampled")
     rule = found.tables[DATASET].rule
-    return replace(found, records=records, tables=turn_tables(records, rule, found.max_turns))
+    return replace(found, tables=turn_tables(records, rule, found.max_turns))
 
 
 def write(path: Path, outcomes: Outcomes) -> None:

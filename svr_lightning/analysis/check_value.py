@@ -12,12 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from svr_lightning.analysis.choice import Chosen, Options, best_within, gap, joined, measured
-from svr_lightning.analysis.replay import FirstRight, Row, replay
-from svr_lightning.analysis.stops import families, options_of
-from svr_lightning.analysis.table import Bools, TurnTable
+from svr_lightning.analysis.replay import Row, replay
+from svr_lightning.analysis.stops import as_options, families, options_of
+from svr_lightning.analysis.table import Bools, FirstRight, TurnTable
 from svr_lightning.core.stopping import Confident, FixedTurns, Majority, StopRule
 
 FIRST = "first answer"
@@ -64,10 +62,10 @@ def ways_of(samples: Samples, refined: TurnTable | None = None) -> dict[str, Opt
     )
     ways[PROBABLE] = _chosen_rules(fresh, lambda rule: rule.reads_self_check)
     limits = range(1, most + 1)
-    ways[PAPER] = options_of([table], [(Confident(), turns) for turns in limits], most)
+    ways[PAPER] = options_of([table], [(Confident(), turns) for turns in limits])
     if samples.agrees is not None:
         ways[TRACE] = _first_that(samples.agrees, table)
-    ways[PROGRAM] = options_of([table], [(FirstRight(), turns) for turns in limits], most)
+    ways[PROGRAM] = options_of([table], [(FirstRight(), turns) for turns in limits])
     return {name: joined([options]) for name, options in ways.items()}
 
 
@@ -83,7 +81,7 @@ def _every_rule(table: TurnTable) -> _Tried:
     pairs = []
     for family in families(table, most).values():
         pairs += [(rule, turns) for rule, turns in family if isinstance(rule, StopRule)]
-    return _Tried([rule for rule, _ in pairs], options_of([table], pairs, most))
+    return _Tried([rule for rule, _ in pairs], options_of([table], pairs))
 
 
 def _chosen_rules(tried: _Tried, wanted: Callable[[StopRule], bool]) -> Options:
@@ -97,16 +95,11 @@ def _chosen_rules(tried: _Tried, wanted: Callable[[StopRule], bool]) -> Options:
 
 def _first_that(holds: Bools, table: TurnTable) -> Options:
     """The first turn of which something holds, else the last, with each T_max."""
-    right = []
-    tokens = []
     limits = range(1, table.correct.shape[1] + 1)
-    for turns in limits:
-        ended = replay(replace(table, correct=holds), FirstRight(), turns)
-        ended = replace(ended, correct=table.correct)
-        right.append([ended.problems["final_correct"]])
-        tokens.append([ended.problems["total_tokens"]])
-    names = tuple(f"the first turn whose trace agrees, at most {turns} turns" for turns in limits)
-    return Options(names=names, right=np.array(right, float), tokens=np.array(tokens, float))
+    agreeing = replace(table, correct=holds)
+    ended = (replay(agreeing, FirstRight(), turns) for turns in limits)
+    names = [f"the first turn whose trace agrees, at most {turns} turns" for turns in limits]
+    return as_options(names, ([replace(one, correct=table.correct)] for one in ended))
 
 
 def check_value(
@@ -128,8 +121,8 @@ def check_value(
     after = ways_of(fresh, refined)
     before = {} if untrained is None else ways_of(untrained)
     budget = answers * float(after[FIRST].tokens.mean())
-    now = best_within(after, budget, refined.cluster)
-    then = best_within(before, budget, refined.cluster)
+    now = best_within(after.items(), budget, refined.cluster)
+    then = best_within(before.items(), budget, refined.cluster)
     rows = []
     for name, chosen in now.items():
         earlier = measured(then[name]) if name in then else None

@@ -10,7 +10,7 @@ Shapes: K options, S training seeds, N problems, R resamples, J splits.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ from svr_lightning.analysis.table import Bools, Floats, Ints
 SPLITS = 20
 RESAMPLES = 400
 """Resamples of intervals that include a choice: each chooses 2 x :data:`SPLITS` times."""
+_AT_ONCE = 4
+"""Resamples in one matrix product."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +53,7 @@ def draw(cluster: Ints, seeds: int = 1, resamples: int = RESAMPLES, seed: int = 
 
     def drawn(units: Ints, start: int) -> Floats:
         counts = resample_counts(units, resamples, start)
-        return np.concatenate([np.ones((1, len(units))), counts])
+        return np.concatenate([np.ones((1, len(units)), dtype=counts.dtype), counts])
 
     halves = [split_clusters(cluster, 0.5, seed + number) for number in range(SPLITS)]
     return Draws(
@@ -76,13 +78,16 @@ class Options:
 
 def joined(parts: Sequence[Options]) -> Options:
     """All options together; of those that return the same, the first."""
-    different: dict[bytes, tuple[str, Floats, Floats]] = {}
-    for part in parts:
-        for name, right_of, tokens_of in zip(part.names, part.right, part.tokens, strict=True):
-            outcome = right_of.tobytes() + tokens_of.tobytes()
-            different.setdefault(outcome, (name, right_of, tokens_of))
-    names, right, tokens = zip(*different.values(), strict=True)
-    return Options(names=names, right=np.stack(right), tokens=np.stack(tokens))
+    names = [name for part in parts for name in part.names]
+    right = np.concatenate([part.right for part in parts])
+    tokens = np.concatenate([part.tokens for part in parts])
+    rows: dict[bytes, int] = {}
+    for row in range(len(names)):
+        rows.setdefault(right[row].tobytes() + tokens[row].tobytes(), row)
+    first = list(rows.values())
+    return Options(
+        names=tuple(names[row] for row in first), right=right[first], tokens=tokens[first]
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,25 +122,29 @@ def choose(
     options = joined([options])
     count, _, problems = options.tokens.shape
     limits = [np.broadcast_to(np.asarray(b, float), options.tokens.shape[1:]) for b in budgets]
-    columns = np.concatenate([options.right, options.tokens, np.stack(limits)])
-    by_seed = np.ascontiguousarray(columns.transpose(1, 0, 2)).reshape(columns.shape[1], -1)
+    one = np.ones_like(limits[:1])
+    columns = np.concatenate([options.right, options.tokens, limits, one])
+    columns = columns.reshape(len(columns), -1)
+    parts = np.vstack([draws.halves, np.ones(problems)])  # [J + 1, N]
     accuracy = np.empty((len(budgets), len(draws.counts)))
     tokens = np.empty((len(budgets), len(draws.counts)))
-    halves = draws.halves.astype(float)
     picked: list[Counter[int]] = [Counter() for _ in budgets]
-    for row, (counts, seeds) in enumerate(zip(draws.counts, draws.seeds, strict=True)):
-        pooled = (seeds @ by_seed).reshape(-1, problems) * counts
-        first = pooled @ halves.T
-        sums = np.stack([first, pooled.sum(1)[:, None] - first])  # [2, 2K + B, J]
-        right, spent, limit = np.split(sums, [count, 2 * count], axis=1)
-        size = np.stack([halves @ counts, (1 - halves) @ counts]) * seeds.sum()  # [2, J]
-        each = np.maximum(size, 1)[:, None]
-        for number in range(len(budgets)):
-            best = _best(right / each, spent / each, limit[:, number, None] / each)
-            if row == 0:
-                picked[number].update(best.ravel().tolist())
-            accuracy[number, row] = _measured_elsewhere(right, best) / size.sum()
-            tokens[number, row] = _measured_elsewhere(spent, best) / size.sum()
+    for start in range(0, len(draws.counts), _AT_ONCE):
+        rows = slice(start, start + _AT_ONCE)
+        weights = draws.counts[rows, None] * parts
+        weights = weights[:, :, None] * draws.seeds[rows, None, :, None]  # [R, J + 1, S, N]
+        found = columns @ weights.reshape(-1, columns.shape[1]).T
+        for row, sums in enumerate(np.split(found, len(weights), axis=1), start):
+            first = sums[:, :-1]
+            halves = np.stack([first, sums[:, -1:] - first])  # [2, 2K + B + 1, J]
+            right, spent, limit, size = np.split(halves, [count, 2 * count, -1], axis=1)
+            each = np.maximum(size, 1)
+            for number in range(len(budgets)):
+                best = _best(right / each, spent / each, limit[:, number, None] / each)
+                if row == 0:
+                    picked[number].update(best.ravel().tolist())
+                accuracy[number, row] = _measured_elsewhere(right, best) / size.sum()
+                tokens[number, row] = _measured_elsewhere(spent, best) / size.sum()
     whole = options.tokens.mean((1, 2))
     split = bool((draws.halves.any(1) & ~draws.halves.all(1)).all())
     return [
@@ -164,11 +173,11 @@ def _best(right: Floats, cost: Floats, limit: Floats) -> Ints:
 
 
 def best_within(
-    ways: Mapping[str, Options], budget: Floats | float, cluster: Ints
+    ways: Iterable[tuple[str, Options]], budget: Floats | float, cluster: Ints
 ) -> dict[str, Chosen | None]:
     """The best option of each way within one budget, by name; see :func:`choose`."""
     draws = draw(cluster)
-    return {name: choose(options, [budget], draws)[0] for name, options in ways.items()}
+    return {name: choose(options, [budget], draws)[0] for name, options in ways}
 
 
 def measured(chosen: Chosen | None) -> dict[str, Any]:

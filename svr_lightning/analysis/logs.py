@@ -16,10 +16,10 @@ import numpy as np
 
 from svr_lightning.analysis.records import MAX_COUNT
 from svr_lightning.analysis.results import Evaluation, read_evaluation, read_samples_file
-from svr_lightning.analysis.table import TurnTable, cluster_codes
+from svr_lightning.analysis.table import TurnTable, cluster_codes, empty_turns
 from svr_lightning.core.metrics import VERDICT_CODES
 from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import StopSignals, Verdict
+from svr_lightning.core.types import Verdict
 from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.row_files import file_rows
 
@@ -102,7 +102,7 @@ def read_recording(path: Path, columns: Sequence[str] = ()) -> Evaluation:
         raise ConfigError(f"{where}{one_line(error)}") from error
     return Evaluation(
         samples=path,
-        records=[],
+        is_log=True,
         tables=tables,
         config={},
         stop=Confident(needs_correct=False),
@@ -321,22 +321,14 @@ def _table(dataset: str, problems: Sequence[Sequence[_Row]], max_turns: int) -> 
     no other.
     """
     length = np.array([len(turns) for turns in problems])
-    shape = len(problems), int(length.max())
-    correct = np.zeros(shape, dtype=np.bool_)
-    confidence = np.full(shape, np.nan)
-    tokens = np.zeros(shape, dtype=np.int64)
-    signals = []
+    columns = empty_turns(len(problems), int(length.max()))
+    columns["verdict"][:] = VERDICT_CODES[Verdict.UNSURE]
+    columns["answer"][:] = np.arange(1, length.max() + 1)
     for index, turns in enumerate(problems):
         size = len(turns)
-        correct[index, :size] = [row.correct for row in turns]
-        confidence[index, :size] = [row.confidence for row in turns]
-        tokens[index, :size] = [row.tokens for row in turns]
-        signals.append(
-            tuple(
-                StopSignals(Verdict.UNSURE, row.confidence, truncated=False, answer=place)
-                for place, row in enumerate(turns, start=1)
-            )
-        )
+        columns["correct"][index, :size] = [row.correct for row in turns]
+        columns["confidence"][index, :size] = [row.confidence for row in turns]
+        columns["completion_tokens"][index, :size] = [row.tokens for row in turns]
     # A problem without a cluster gets a label that equals no other: no string equals a tuple.
     clusters = [turns[-1].cluster or (turns[-1].id,) for turns in problems]
     return TurnTable(
@@ -344,16 +336,11 @@ def _table(dataset: str, problems: Sequence[Sequence[_Row]], max_turns: int) -> 
         ids=tuple(turns[0].id for turns in problems),
         cluster=cluster_codes(clusters),
         length=length,
-        correct=correct,
-        verdict=np.full(shape, VERDICT_CODES[Verdict.UNSURE]),
-        confidence=confidence,
-        signals=tuple(signals),
-        prompt_tokens=np.zeros(shape, dtype=np.int64),
-        completion_tokens=tokens,
         returned=length,
         observed=length,
         stopped_early=np.zeros(len(problems), dtype=np.bool_),
         accepted=np.zeros(len(problems), dtype=np.bool_),
         rule=None,
         max_turns=max_turns,
+        **columns,
     )

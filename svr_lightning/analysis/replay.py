@@ -8,38 +8,40 @@ Rows of curves are plain dictionaries: which point it is, then the metrics of ea
 results files have them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from svr_lightning.analysis.metrics import measure
-from svr_lightning.analysis.table import TurnTable
-from svr_lightning.core.stopping import Confident, Rule, StopRule, first_ending
-from svr_lightning.core.types import Ending
+from svr_lightning.analysis.table import (
+    AnyRule,
+    Bools,
+    FirstRight,
+    Floats,
+    Ints,
+    TurnTable,
+    cluster_codes,
+)
+from svr_lightning.core.metrics import VERDICT_CODES
+from svr_lightning.core.stopping import (
+    Confident,
+    FixedTurns,
+    Posterior,
+    RepeatedAnswer,
+    StopRule,
+)
+from svr_lightning.core.types import Verdict
 from svr_lightning.errors import ConfigError
 
 THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 """The paper's grid, 0.50 to 0.95."""
 Tables = Mapping[str, TurnTable]
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class FirstRight(Rule[bool]):
-    """Stops at the first correct answer: an upper bound for rules, which may not read labels.
-
-    A turn is its label here, so that inference, whose turns have none, cannot use it.
-    """
-
-    def __str__(self) -> str:
-        return "the first right answer (reads labels)"
-
-    def stops(self, turns: Sequence[bool], max_turns: int) -> bool:
-        """Whether the last turn is correct."""
-        return turns[-1]
 
 
 class MissingTurnsError(ValueError):
@@ -61,7 +63,7 @@ def faults_of_replay(cure: str) -> Iterator[None]:
         raise ConfigError(str(error)) from error
 
 
-def replay(table: TurnTable, rule: StopRule | FirstRight | None, max_turns: int) -> TurnTable:
+def replay(table: TurnTable, rule: AnyRule | None, max_turns: int) -> TurnTable:
     """The table as inference leaves it with ``rule`` and T_max = ``max_turns``.
 
     Args:
@@ -74,27 +76,82 @@ def replay(table: TurnTable, rule: StopRule | FirstRight | None, max_turns: int)
     """
     if max_turns < 1:
         raise ValueError(f"max_turns={max_turns} must be at least one turn")
-    turns: Sequence[Sequence[Any]] = table.signals
-    if isinstance(rule, FirstRight):
-        turns = [row[:n] for row, n in zip(table.correct.tolist(), table.length, strict=True)]
-    endings = []
-    for name, recorded in zip(table.ids, turns, strict=True):
-        end = first_ending(rule, recorded, max_turns) if recorded else Ending(0, 0, False)
-        if end is None:
-            raise MissingTurnsError(
-                f"record {name!r} of {table.dataset!r}: no turn stopped and only {len(recorded)} "
-                f"of {max_turns} turns are there"
-            )
-        endings.append(end)
+    stops, turn = _judged(table, rule, max_turns)
+    rows = np.arange(len(table.ids))
+    accepts = stops
+    if isinstance(rule, StopRule):
+        accepts = stops & (table.answer[rows[:, None], turn - 1] != 0)
+    ends = stops if isinstance(rule, FixedTurns) else accepts
+    places = np.arange(stops.shape[1] + 1)
+    ends = _from_turn_0(ends) & (places <= np.minimum(table.length, max_turns)[:, None])
+    observed = np.where(ends.any(1), ends.argmax(1), max_turns)
+    observed[table.length == 0] = 0
+    for row in np.flatnonzero(observed > table.length):
+        raise MissingTurnsError(
+            f"record {table.ids[row]!r} of {table.dataset!r}: no turn stopped and only "
+            f"{table.length[row]} of {max_turns} turns are there"
+        )
     return replace(
         table,
-        observed=np.array([end.observed for end in endings], dtype=np.int64),
-        returned=np.array([end.returned for end in endings], dtype=np.int64),
-        stopped_early=np.array([end.stopped_early for end in endings], dtype=np.bool_),
-        accepted=np.array([end.accepted for end in endings], dtype=np.bool_),
+        observed=observed,
+        returned=_from_turn_0(turn)[rows, observed],
+        stopped_early=(observed > 0) & (observed < max_turns),
+        accepted=_from_turn_0(accepts)[rows, observed],
         rule=rule,
         max_turns=max_turns,
     )
+
+
+def _from_turn_0(column: NDArray[Any]) -> NDArray[Any]:
+    """[N, 1 + T] a column of turns behind one of zeros, so that turn t has index t."""
+    return np.pad(column, ((0, 0), (1, 0)))
+
+
+def _judged(table: TurnTable, rule: AnyRule | None, max_turns: int) -> tuple[Bools, Ints]:
+    """[N, T] whether each turn ends its trajectory, and the turn returned then.
+
+    It is :meth:`StopRule.stops` and :meth:`StopRule.answer_turn` of all turns at once.
+    """
+    shape = table.correct.shape
+    own = np.broadcast_to(np.arange(1, shape[1] + 1), shape)
+    match rule:
+        case None:
+            return np.zeros(shape, dtype=np.bool_), own
+        case FirstRight():
+            return table.correct, own
+        case Confident():
+            stops = (getattr(table, rule.score) >= rule.threshold) & ~table.truncated
+            if rule.needs_correct:
+                stops &= table.verdict == VERDICT_CODES[Verdict.CORRECT]
+            return stops, own
+        case Posterior():
+            probability, turn = _after_each(table, replace(rule, threshold=0.5), shape[1])
+            return probability >= rule.threshold, turn
+        case FixedTurns() | RepeatedAnswer():  # whatever T_max is
+            stops, turn = _after_each(table, rule, shape[1])
+        case _:
+            stops, turn = _after_each(table, rule, max_turns)
+    return stops > 0, turn
+
+
+@lru_cache(maxsize=2)  # rules follow each other that differ in T_max or in the threshold
+def _after_each(table: TurnTable, rule: StopRule, max_turns: int) -> tuple[Floats, Ints]:
+    """[N, T] what :meth:`StopRule.after_each` says of the first ``max_turns`` turns, else 0 and 1.
+
+    Trajectories that are equal in what the rule reads are judged once.
+    """
+    columns = [getattr(table, name)[:, :max_turns] for name in rule.reads]
+    read = np.column_stack([np.minimum(table.length, max_turns), *columns])
+    kind = cluster_codes([row.tobytes() for row in read])
+    _, examples = np.unique(kind, return_index=True)
+    values = np.zeros((len(examples), table.correct.shape[1]))
+    turns = np.ones_like(values, dtype=np.int64)
+    for index, row in enumerate(examples):
+        judged = rule.after_each(table.signals(row)[:max_turns], max_turns)
+        for place, (value, turn) in enumerate(judged):
+            values[index, place] = value
+            turns[index, place] = turn
+    return values[kind], turns[kind]
 
 
 # --- curves -------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -34,14 +34,13 @@ _DEPENDENCIES = ("torch", "lightning", "transformers", "torchmetrics", "sympy")
 # --- reading: every line is checked, and a wrong one is named ------------------------------------
 
 
-def read_samples(path: str | os.PathLike[str]) -> list[SampleRecord]:
-    """Read a samples file.
+def read_samples(path: str | os.PathLike[str]) -> Iterator[SampleRecord]:
+    """Read a samples file, one record at a time.
 
     Raises:
         ConfigError: naming the file and the line that is no sample record or repeats one.
     """
     path = Path(path)
-    records: list[SampleRecord] = []
     places: dict[tuple[str, str], str] = {}
     place = ""
     try:
@@ -49,11 +48,10 @@ def read_samples(path: str | os.PathLike[str]) -> list[SampleRecord]:
             record = SampleRecord.from_json(value)
             if (first := places.setdefault(record.key, place)) != place:
                 raise ValueError(f"repeats {'/'.join(record.key)} of {path.name}{first}")
-            records.append(record)
+            yield record
     except (ValueError, RecursionError) as error:
         cure = "; fix or remove the line" if place else ""
         raise ConfigError(f"{path}{place}: {error}{cure}") from error
-    return records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +59,6 @@ class Evaluation:
     """One samples file, and what the results file beside it says; or another program's log."""
 
     samples: Path
-    records: list[SampleRecord]
-    """Empty for a log."""
     tables: dict[str, TurnTable]
     """The recorded turns of each data set, by name."""
     config: Mapping[str, Any]
@@ -76,11 +72,13 @@ class Evaluation:
     """Each problem's question, as far as it is known, by data set and id."""
     notes: tuple[str, ...] = ()
     """What a reader of its numbers should know: one line each."""
+    is_log: bool = False
+    """Whether another program recorded it."""
 
     @property
-    def is_log(self) -> bool:
-        """Whether another program recorded it."""
-        return not self.records
+    def records(self) -> Iterator[SampleRecord]:
+        """Its records with their texts, read from the file again."""
+        return read_samples(self.samples)
 
     @property
     def names(self) -> Mapping[tuple[str, str], tuple[str, ...]]:
@@ -151,26 +149,35 @@ def read_samples_file(samples: Path) -> Evaluation:
     Raises:
         ConfigError: naming the file, and the line or the record, that cannot be used.
     """
-    records = read_samples(samples)
-    require(bool(records), f"{samples}: there are no samples in it; evaluate something first")
     results = samples.parent / RESULTS
     config = _quoted_config(results)
     with as_config_error(f"{results}: model.evaluation."):
         stop = _quoted_rule(config)
     max_turns = setting(config, "protocol", "max_turns")
     if not isinstance(max_turns, int):
-        max_turns = max(1, *(len(record.turns) for record in records))
+        max_turns = None
     adaptive = setting(config, "protocol", "adaptive") is not False
-    with as_config_error(f"{samples}: "):
-        tables = turn_tables(records, stop if adaptive else None, max_turns)
+    questions: dict[tuple[str, str], str | None] = {}
+
+    def records() -> Iterator[SampleRecord]:
+        for record in read_samples(samples):
+            questions[record.key] = record.question
+            yield record
+
+    try:
+        tables = turn_tables(records(), stop if adaptive else None, max_turns)
+    except ConfigError:
+        raise  # it names the line
+    except ValueError as error:
+        raise ConfigError(f"{samples}: {error}") from error
+    require(bool(tables), f"{samples}: there are no samples in it; evaluate something first")
     return Evaluation(
         samples=samples,
-        records=records,
         tables=tables,
         config=config,
         stop=stop,
-        max_turns=max_turns,
-        questions={record.key: record.question for record in records},
+        max_turns=max(table.max_turns for table in tables.values()),
+        questions=questions,
     )
 
 

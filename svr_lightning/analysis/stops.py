@@ -1,13 +1,12 @@
 """Families of stopping rules compared at equal tokens, from recordings of every turn."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from svr_lightning.analysis.choice import Options, best_within, gap, measured
-from svr_lightning.analysis.replay import FirstRight, Row, Tables, replay
-from svr_lightning.analysis.table import TurnTable, pool
+from svr_lightning.analysis.replay import Row, Tables, replay
+from svr_lightning.analysis.table import AnyRule, FirstRight, TurnTable, pool
 from svr_lightning.core.stopping import (
     DEFAULT_THRESHOLD,
     Confident,
@@ -34,7 +33,6 @@ _SCORES: Mapping[str, tuple[Score, bool]] = {
 _LEVELS = 11
 """Thresholds of a score, at equal shares of its recorded values."""
 ORACLE = "oracle (reads labels)"
-AnyRule = StopRule | FirstRight
 
 
 def compare_stops(
@@ -75,53 +73,28 @@ def compare_stops(
     return {"budget": float(np.mean(spent)), "winner": winner, "rows": rows}
 
 
-def _ways(table: TurnTable, max_turns: int) -> dict[str, Options]:
+def _ways(table: TurnTable, max_turns: int) -> Iterator[tuple[str, Options]]:
     """What every rule of each family of :func:`families` returns."""
-    found = families(table, max_turns)
-    return {name: options_of([table], rules, max_turns) for name, rules in found.items()}
+    replay(table, None, max_turns)  # names a problem whose turns are missing
+    for name, rules in families(table, max_turns).items():
+        yield name, options_of([table], rules)
 
 
-def options_of(
-    tables: Sequence[TurnTable], rules: Sequence[tuple[AnyRule, int]], max_turns: int
-) -> Options:
+def options_of(tables: Sequence[TurnTable], rules: Sequence[tuple[AnyRule, int]]) -> Options:
     """What rules with their T_max return on the recordings of S training seeds."""
-    right, tokens = [], []
-    for ended in zip(*(outcomes(table, rules, max_turns) for table in tables), strict=True):
-        right.append([table.problems["final_correct"] for table in ended])
-        tokens.append([table.problems["total_tokens"] for table in ended])
-    shape = (len(rules), len(tables), len(tables[0].ids))
-    return Options(
-        names=tuple(f"{rule}, at most {turns} turns" for rule, turns in rules),
-        right=np.array(right, float).reshape(shape),
-        tokens=np.array(tokens, float).reshape(shape),
-    )
+    names = [f"{rule}, at most {turns} turns" for rule, turns in rules]
+    ended = ([replay(table, rule, turns) for table in tables] for rule, turns in rules)
+    return as_options(names, ended)
 
 
-def outcomes(
-    table: TurnTable, rules: Sequence[tuple[AnyRule, int]], max_turns: int
-) -> Iterator[TurnTable]:
-    """The table under each rule of :func:`families` with its T_max.
-
-    A majority depends on the number of remaining turns, and both kinds of votes return an earlier
-    turn if nothing stops. The others return the turn at which they stop, so one replay of all
-    turns, cut at T_max, gives every T_max.
-    """
-    whole: dict[AnyRule, TurnTable] = {}
-    for rule, turns in rules:
-        if isinstance(rule, Majority | Posterior):
-            yield replay(table, rule, turns)
-            continue
-        if rule not in whole:
-            whole[rule] = replay(table, rule, max_turns)
-        ended = whole[rule]
-        yield replace(
-            ended,
-            returned=np.minimum(ended.returned, turns),
-            observed=np.minimum(ended.observed, turns),
-            stopped_early=ended.stopped_early & (ended.observed < turns),
-            accepted=ended.accepted & (ended.observed <= turns),
-            max_turns=turns,
-        )
+def as_options(names: Sequence[str], ended: Iterable[Sequence[TurnTable]]) -> Options:
+    """Options of which each ended the recordings of S training seeds in its way."""
+    right = []
+    tokens = []
+    for tables in ended:
+        right.append([table.right_at(table.returned) for table in tables])
+        tokens.append([table.total_tokens for table in tables])
+    return Options(names=tuple(names), right=np.array(right), tokens=np.array(tokens))
 
 
 def families(
@@ -144,9 +117,9 @@ def families(
         ],
     }
     for name, (score, needs_correct) in _SCORES.items():
-        values = [getattr(turn, score) for turns in table.signals for turn in turns]
-        known = [value for value in values if value is not None]
-        if known:
+        values = getattr(table, score)
+        known = values[~np.isnan(values)]
+        if known.size:
             levels = np.quantile(known, np.linspace(0, 1, _LEVELS), method="lower").tolist()
             levels += [DEFAULT_THRESHOLD] * (score == "confidence")
             rules[name] = [
@@ -170,7 +143,7 @@ def frontiers(table: TurnTable, max_turns: int) -> list[Row]:
         ``name`` and ``points``, by increasing ``tokens``, that no cheaper one equals.
     """
     found = []
-    for name, options in _ways(table, max_turns).items():
+    for name, options in _ways(table, max_turns):
         tokens, accuracy = options.tokens.mean((1, 2)), options.right.mean((1, 2))
         points: list[Row] = []
         for index in np.lexsort((-accuracy, tokens)):

@@ -10,7 +10,8 @@ From records to numbers::
 Shapes: N problems of one data set, T the most turns that any of them has, O observed turns.
 """
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -20,15 +21,26 @@ from numpy.typing import NDArray
 
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.core.metrics import DEFINITIONS, NO_VERDICT, VERDICT_CODES, value_of
-from svr_lightning.core.stopping import Rule, StopRule, ending
-from svr_lightning.core.types import StopSignals
+from svr_lightning.core.stopping import StopRule, ending
+from svr_lightning.core.types import StopSignals, Verdict
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
+class FirstRight:
+    """Stops at the first correct answer: an upper bound for rules, which may not read labels."""
+
+    def __str__(self) -> str:
+        return "the first right answer (reads labels)"
+
+
+AnyRule = StopRule | FirstRight
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class TurnTable:
     """The recorded turns of one data set, and where a stopping rule ends each trajectory.
 
@@ -49,8 +61,15 @@ class TurnTable:
     """[N, T] 1, 0, -1 for CORRECT, INCORRECT, UNSURE; -2 without a self-check."""
     confidence: Floats
     """[N, T] stated confidence in [0, 1]; nan without a self-check."""
-    signals: tuple[tuple[StopSignals, ...], ...]
-    """[N] the signals of each problem's turns that stopping rules may read."""
+    truncated: Bools
+    """[N, T]"""
+    answer: Ints
+    """[N, T] equal numbers for equal answers of a problem; 0 if none can be read."""
+    verdict_probability: Floats
+    """[N, T] the four :class:`~svr_lightning.core.types.TokenScores`; nan where not known."""
+    answer_logprob: Floats
+    completion_logprob: Floats
+    solution_logprob: Floats
     prompt_tokens: Ints
     """[N, T]"""
     completion_tokens: Ints
@@ -64,7 +83,7 @@ class TurnTable:
     """[N] whether a turn before T_max ended the trajectory."""
     accepted: Bools
     """[N] whether ``rule`` accepts the last observed turn, at T_max too."""
-    rule: Rule[Any] | str | None
+    rule: AnyRule | str | None
     """What ends trajectories: None for every turn, a text if it is no single rule of this package:
     the class path of one that is not imported, or "several rules"."""
     max_turns: int
@@ -82,6 +101,14 @@ class TurnTable:
         """Whether any recorded turn has a self-check."""
         return bool((self.verdict != NO_VERDICT).any())
 
+    def signals(self, row: int) -> list[StopSignals]:
+        """What stopping rules may read of a problem's turns."""
+        columns = [getattr(self, name)[row, : self.length[row]] for name in StopSignals._fields]
+        return [
+            StopSignals(_VERDICTS.get(verdict), *(None if v != v else v for v in others))
+            for verdict, *others in zip(*(column.tolist() for column in columns), strict=True)
+        ]
+
     def right_at(self, turn: Ints) -> Bools:
         """[N] whether the answer at each problem's ``turn`` (from 1) is right; not at turn 0."""
         nothing_first = np.pad(self.correct, ((0, 0), (1, 0)))
@@ -92,14 +119,17 @@ class TurnTable:
         """[N, T] which turns were generated."""
         return np.asarray(np.arange(self.correct.shape[1]) < self.observed[:, None])
 
+    @property
+    def total_tokens(self) -> Ints:
+        """[N] prompt and completion tokens of all observed turns."""
+        return np.asarray(((self.prompt_tokens + self.completion_tokens) * self.seen).sum(1))
+
     @cached_property
     def problems(self) -> Mapping[str, Ints]:
         """[N] a ``row`` per problem with what its metrics are computed from.
 
         ``any_correct`` is up to the last observed turn; tokens are those of all observed turns.
         """
-        prompt = (self.prompt_tokens * self.seen).sum(1)
-        completion = (self.completion_tokens * self.seen).sum(1)
         columns = {
             "row": np.arange(len(self.ids)),
             "final_correct": self.right_at(self.returned),
@@ -108,9 +138,9 @@ class TurnTable:
             "turns": self.observed,
             "stopped_early": self.stopped_early,
             "accepted": self.accepted,
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
+            "prompt_tokens": (self.prompt_tokens * self.seen).sum(1),
+            "completion_tokens": (self.completion_tokens * self.seen).sum(1),
+            "total_tokens": self.total_tokens,
         }
         return {name: column.astype(np.int64) for name, column in columns.items()}
 
@@ -161,7 +191,7 @@ class TurnTable:
             name: getattr(self, name)[chosen] for name in (*_COLUMNS, *_TURN_COLUMNS)
         }
         columns["cluster"] = cluster_codes(self.cluster[chosen].tolist())
-        columns |= {n: tuple(getattr(self, n)[i] for i in chosen) for n in ("ids", "signals")}
+        columns["ids"] = tuple(self.ids[row] for row in chosen)
         return replace(self, **columns)
 
 
@@ -170,20 +200,35 @@ _TURN_COLUMNS: dict[str, tuple[type, Any]] = {
     "correct": (np.bool_, False),
     "verdict": (np.int64, NO_VERDICT),
     "confidence": (np.float64, np.nan),
+    "truncated": (np.bool_, False),
+    "answer": (np.int64, 0),
+    "verdict_probability": (np.float64, np.nan),
+    "answer_logprob": (np.float64, np.nan),
+    "completion_logprob": (np.float64, np.nan),
+    "solution_logprob": (np.float64, np.nan),
     "prompt_tokens": (np.int64, 0),
     "completion_tokens": (np.int64, 0),
 }
 """Type of each column of turns, and what stands beyond a problem's turns."""
+_VERDICTS = {code: verdict for verdict, code in VERDICT_CODES.items()}
+
+
+def empty_turns(problems: int, turns: int) -> dict[str, NDArray[Any]]:
+    """The [N, T] columns of turns, without any."""
+    return {
+        name: np.full((problems, turns), empty, dtype=dtype)
+        for name, (dtype, empty) in _TURN_COLUMNS.items()
+    }
 
 
 def turn_tables(
-    records: Sequence[SampleRecord],
-    rule: Rule[Any] | str | None = None,
+    records: Iterable[SampleRecord],
+    rule: AnyRule | str | None = None,
     max_turns: int | None = None,
 ) -> dict[str, TurnTable]:
     """One table per data set, in the order in which the data sets first occur.
 
-    Every recorded turn goes in, also those behind the returned one.
+    Every recorded turn goes in, also those behind the returned one. No record is kept.
 
     Args:
         records: of an evaluation.
@@ -193,12 +238,12 @@ def turn_tables(
     Raises:
         ValueError: naming a record with a turn that has no label.
     """
-    if max_turns is None:
-        max_turns = max((len(record.turns) for record in records), default=0)
-    rows: dict[str, list[SampleRecord]] = {}
+    read: dict[str, _Columns] = {}
     for record in records:
-        rows.setdefault(record.dataset, []).append(record)
-    return {name: _turn_table(name, problems, rule, max_turns) for name, problems in rows.items()}
+        read.setdefault(record.dataset, _Columns()).add(record)
+    if max_turns is None:
+        max_turns = max((1, *(max(columns.length) for columns in read.values())))
+    return {name: columns.table(name, rule, max_turns) for name, columns in read.items()}
 
 
 def cluster_codes(labels: Sequence[object]) -> Ints:
@@ -212,51 +257,69 @@ def cluster_codes(labels: Sequence[object]) -> Ints:
     return np.array([known.setdefault(label, len(known)) for label in labels], dtype=np.int64)
 
 
-def _accepted(record: SampleRecord, rule: Rule[Any] | str | None, max_turns: int) -> bool:
-    """Whether the rule accepts the last observed turn; earlier versions did not record it."""
-    if record.accepted is not None:
-        return record.accepted
-    seen = record.signals[: record.observed]
-    if isinstance(rule, StopRule) and seen:
-        end = ending(rule, seen, max_turns)
-        return end is not None and end.accepted
-    return record.stopped_early
+class _Columns:
+    """The columns of a data set while its records are read."""
 
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self.clusters: list[object] = []
+        self.length: list[int] = []
+        self.returned: list[int] = []
+        self.observed: list[int] = []
+        self.stopped_early: list[bool] = []
+        self.accepted: list[bool] = []
+        self.untold: list[int] = []
+        """Rows of earlier versions, which did not record whether the rule accepts."""
+        self.turns = {name: array("d") for name in _TURN_COLUMNS}
 
-def _turn_table(
-    dataset: str, records: Sequence[SampleRecord], rule: Rule[Any] | str | None, max_turns: int
-) -> TurnTable:
-    size = max((len(record.turns) for record in records), default=0)
-    columns: dict[str, NDArray[Any]] = {
-        name: np.full((len(records), size), empty, dtype=dtype)
-        for name, (dtype, empty) in _TURN_COLUMNS.items()
-    }
-    for row, record in enumerate(records):
-        for index, turn in enumerate(record.turns):
+    def add(self, record: SampleRecord) -> None:
+        if record.accepted is None:
+            self.untold.append(len(self.ids))
+        self.ids.append(record.id)
+        # A problem without a cluster gets a label that equals no other: no string equals a tuple.
+        self.clusters.append((record.id,) if record.cluster is None else record.cluster)
+        self.length.append(len(record.turns))
+        self.returned.append(record.returned_turn)
+        self.observed.append(record.observed)
+        self.stopped_early.append(record.stopped_early)
+        self.accepted.append(record.stopped_early if record.accepted is None else record.accepted)
+        for turn in record.turns:
             if turn.correct is None:
                 raise ValueError(
-                    f"record {record.id!r} of {dataset!r} has no label at turn {turn.turn}; "
-                    "metrics are for problems with a reference"
+                    f"record {record.id!r} of {record.dataset!r} has no label at turn "
+                    f"{turn.turn}; metrics are for problems with a reference"
                 )
-            for name, column in columns.items():
-                value = getattr(turn, name)
-                if value is not None:
-                    column[row, index] = VERDICT_CODES[value] if name == "verdict" else value
-    return TurnTable(
-        dataset=dataset,
-        ids=tuple(record.id for record in records),
-        # A problem without a cluster gets a label that equals no other: no string equals a tuple.
-        cluster=cluster_codes([(r.id,) if r.cluster is None else r.cluster for r in records]),
-        signals=tuple(record.signals for record in records),
-        length=np.array([len(record.turns) for record in records]),
-        returned=np.array([record.returned_turn for record in records]),
-        observed=np.array([record.observed for record in records]),
-        stopped_early=np.array([record.stopped_early for record in records]),
-        accepted=np.array([_accepted(record, rule, max_turns) for record in records]),
-        rule=rule,
-        max_turns=max_turns,
-        **columns,
-    )
+            for name, column in self.turns.items():
+                value = getattr(turn, "answer_group" if name == "answer" else name)
+                if value is None:
+                    value = _TURN_COLUMNS[name][1]
+                column.append(VERDICT_CODES[value] if isinstance(value, Verdict) else value)
+
+    def table(self, dataset: str, rule: AnyRule | str | None, max_turns: int) -> TurnTable:
+        length = np.array(self.length)
+        columns = empty_turns(len(length), max(self.length))
+        recorded = np.arange(max(self.length)) < length[:, None]
+        for name, column in columns.items():
+            column[recorded] = np.frombuffer(self.turns.pop(name))
+        table = TurnTable(
+            dataset=dataset,
+            ids=tuple(self.ids),
+            cluster=cluster_codes(self.clusters),
+            length=length,
+            returned=np.array(self.returned),
+            observed=np.array(self.observed),
+            stopped_early=np.array(self.stopped_early),
+            accepted=np.array(self.accepted),
+            rule=rule,
+            max_turns=max_turns,
+            **columns,
+        )
+        if isinstance(rule, StopRule):
+            for row in self.untold:
+                if seen := table.signals(row)[: table.observed[row]]:
+                    end = ending(rule, seen, max_turns)
+                    table.accepted[row] = end is not None and end.accepted
+        return table
 
 
 def pool(tables: Mapping[str, TurnTable]) -> TurnTable:
@@ -284,7 +347,6 @@ def pool(tables: Mapping[str, TurnTable]) -> TurnTable:
         dataset=" + ".join(tables),
         ids=tuple(f"{name}/{one}" for name, table in tables.items() for one in table.ids),
         cluster=cluster_codes(named),
-        signals=tuple(turns for table in parts for turns in table.signals),
         rule=parts[0].rule if one_rule else "several rules",
         max_turns=max(table.max_turns for table in parts),
         **columns,

@@ -92,9 +92,7 @@ def majority_outcomes(
     less noise.
     """
     n, size = table.correct.shape
-    answer = np.full((n, size), -1)
-    for row, turns in enumerate(table.signals):
-        answer[row, : len(turns)] = [(turn.answer or 0) - 1 for turn in turns]
+    answer = table.answer - 1
     outcomes = [np.zeros((n, resamples), dtype=np.bool_) for _ in ks]
     step = max(1, _CHUNK // max(1, resamples * size))
     for start in range(0, n if size else 0, step):

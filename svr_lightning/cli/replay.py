@@ -92,10 +92,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _graded(recorded: Evaluation, grader: str, trusted: Sequence[str]) -> Evaluation:
     """The recording with the grader's labels; prints how many of them are new."""
-    require(bool(recorded.records), f"{recorded.samples}: a log has no texts to grade again")
+    require(not recorded.is_log, f"{recorded.samples}: a log has no texts to grade again")
+    before = list(recorded.records)
     with as_config_error(f"{recorded.samples}: "):
-        records = regrade(recorded.records, GRADERS[grader], trusted)
-    old = [turn for record in recorded.records for turn in record.turns]
+        records = regrade(before, GRADERS[grader], trusted)
+    old = [turn for record in before for turn in record.turns]
     new = [turn for record in records for turn in record.turns]
     pairs = [(was.correct, now.correct) for was, now in zip(old, new, strict=True)]
     right = pairs.count((False, True))
@@ -105,7 +106,7 @@ def _graded(recorded: Evaluation, grader: str, trusted: Sequence[str]) -> Evalua
     Console().print(Text(f"labels by {grader}: {changes}"))
     rule = next(iter(recorded.tables.values())).rule
     tables = turn_tables(records, rule, recorded.max_turns)
-    return replace(recorded, records=records, tables=tables)
+    return replace(recorded, tables=tables)
 
 
 def show(found: Mapping[str, Any], rule: str) -> None:

@@ -10,9 +10,9 @@ turn, and replays of recorded turns: both call :func:`ending` after each turn.
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
@@ -27,35 +27,16 @@ Score = Literal[
     "completion_logprob",
     "solution_logprob",
 ]
-T = TypeVar("T")
 
 
-class Rule(ABC, Generic[T]):
-    """A stopping rule on turns of type ``T``."""
-
-    @abstractmethod
-    def stops(self, turns: Sequence[T], max_turns: int) -> bool:
-        """Whether the last of ``turns`` ends the trajectory.
-
-        Args:
-            turns: all turns so far, at least one.
-            max_turns: T_max.
-        """
-
-    def answer_turn(self, turns: Sequence[T], max_turns: int) -> int:
-        """The turn (from 1) whose answer is returned if ``turns`` are all; the last by default."""
-        return len(turns)
-
-    def may_accept(self, turn: T) -> bool:
-        """Whether the returned ``turn`` has an answer; without one, it is never accepted."""
-        return True
-
-
-class StopRule(Rule[StopSignals]):
+class StopRule(ABC):
     """A rule that needs no labels: what inference can use.
 
     Its fields are held to their ranges when it is made (:mod:`svr_lightning.core.ranges`).
     """
+
+    reads: ClassVar[tuple[str, ...]] = StopSignals._fields
+    """What it reads of a turn. Replays judge trajectories once that are equal in it."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -75,9 +56,26 @@ class StopRule(Rule[StopSignals]):
         """Whether it reads log-probabilities of sampled tokens, which a server may not give."""
         return False
 
-    def may_accept(self, turn: StopSignals) -> bool:
-        """Whether an answer can be read."""
-        return turn.has_answer
+    @abstractmethod
+    def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
+        """Whether the last of ``turns`` ends the trajectory.
+
+        Args:
+            turns: all turns so far, at least one.
+            max_turns: T_max.
+        """
+
+    def answer_turn(self, turns: Sequence[StopSignals], max_turns: int) -> int:
+        """The turn (from 1) whose answer is returned if ``turns`` are all; the last by default."""
+        return len(turns)
+
+    def after_each(
+        self, turns: Sequence[StopSignals], max_turns: int
+    ) -> Iterator[tuple[float, int]]:
+        """Of each of ``turns``, whether it ends the trajectory, and the turn returned then."""
+        for count in range(1, len(turns) + 1):
+            seen = turns[:count]
+            yield self.stops(seen, max_turns), self.answer_turn(seen, max_turns)
 
     def reason(self, turns: Sequence[StopSignals]) -> str:
         """Why the last of ``turns`` ended the trajectory, in a few words."""
@@ -89,6 +87,7 @@ class FixedTurns(StopRule):
     """Always the same number of turns, also if the last has no answer."""
 
     turns: Count = 1
+    reads = ()
 
     def __str__(self) -> str:
         return f"{self.turns} turn{'s' * (self.turns != 1)}"
@@ -105,6 +104,7 @@ class RepeatedAnswer(StopRule):
     times: Annotated[int, Range("[2, inf]")] = 2
     in_a_row: bool = True
     """Whether they must be consecutive."""
+    reads = ("answer",)
 
     def __str__(self) -> str:
         return f"an answer given {self.times} times" + " in a row" * self.in_a_row
@@ -128,6 +128,7 @@ class Majority(StopRule):
     """1: stop when the turns that are left can no longer change the majority of all T_max. Below 1:
     also when the leading answer beats the second with this probability, by the Beta posterior of
     adaptive consistency (arXiv 2305.11860), which takes turns for independent draws."""
+    reads = ("answer",)
 
     def __str__(self) -> str:
         sure = "settled" if self.certainty == 1 else f"sure at {self.certainty:g}"
@@ -189,6 +190,7 @@ class Posterior(StopRule):
     """The probability that an answer needs."""
     alternatives: Count = 10
     """Wrong answers that a turn could give: the more, the more agreement counts."""
+    reads = ("answer", "confidence", "truncated")
 
     def __str__(self) -> str:
         return f"probability of an answer >= {self.threshold:g}"
@@ -200,39 +202,48 @@ class Posterior(StopRule):
 
     def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
         """Whether an answer is probable enough."""
-        return max(self.probabilities(turns).values(), default=0.0) >= self.threshold
+        return self._last(turns)[0] >= self.threshold
 
     def answer_turn(self, turns: Sequence[StopSignals], max_turns: int) -> int:
         """The first turn with the most probable answer; the last one if no answer can be read."""
-        found = self.probabilities(turns)
-        if not found:
-            return len(turns)
-        best = max(found, key=found.__getitem__)
-        return next(i for i, t in enumerate(turns, 1) if t.answer == best and not t.truncated)
+        return self._last(turns)[1]
 
-    def probabilities(self, turns: Sequence[StopSignals]) -> dict[int, float]:
-        """The probability of each answer, in the order in which answers were first given.
+    def _last(self, turns: Sequence[StopSignals]) -> tuple[float, int]:
+        return list(self.after_each(turns, len(turns)))[-1]
+
+    def after_each(
+        self, turns: Sequence[StopSignals], max_turns: int
+    ) -> Iterator[tuple[float, int]]:
+        """After each turn, the probability of the most probable answer, and its first turn."""
+        first: dict[int, int] = {}
+        for count, probable in enumerate(self.probabilities(turns), start=1):
+            for answer in probable:
+                first.setdefault(answer, count)
+            best = max(probable, key=probable.__getitem__, default=0)
+            yield probable.get(best, 0.0), first.get(best, count)
+
+    def probabilities(self, turns: Sequence[StopSignals]) -> Iterator[dict[int, float]]:
+        """The probability of each answer after each turn, in the order in which they were given.
 
         Truncated turns and unreadable answers do not count. Confidences are kept within
         [0.01, 0.99], so that none decides alone.
         """
-        votes = [
-            (turn.answer, 0.5 if turn.confidence is None else min(max(turn.confidence, 0.01), 0.99))
-            for turn in turns
-            if turn.answer and not turn.truncated
-        ]
-        answers = list(dict.fromkeys(answer for answer, _ in votes))
-        logs = [
-            sum(
-                math.log(p if given == answer else (1 - p) / self.alternatives)
-                for given, p in votes
-            )
-            for answer in [*answers, None]  # None: one that no turn has given
-        ]
-        never_given = max(self.alternatives + 1 - len(answers), 0)
-        weights = [math.exp(log - max(logs)) for log in logs]
-        total = sum(weights[:-1]) + never_given * weights[-1]
-        return {answer: weight / total for answer, weight in zip(answers, weights, strict=False)}
+        logs: dict[int, float] = {}
+        log_of_new = 0.0  # of an answer that no turn has given
+        for turn in turns:
+            if turn.answer and not turn.truncated:
+                stated = 0.5 if turn.confidence is None else turn.confidence
+                p = min(max(stated, 0.01), 0.99)
+                wrong = math.log((1 - p) / self.alternatives)
+                logs.setdefault(turn.answer, log_of_new)
+                for answer in logs:
+                    logs[answer] += math.log(p) if answer == turn.answer else wrong
+                log_of_new += wrong
+            most = max(log_of_new, *logs.values()) if logs else 0.0
+            weights = {answer: math.exp(log - most) for answer, log in logs.items()}
+            never_given = max(self.alternatives + 1 - len(logs), 0)
+            total = sum(weights.values()) + never_given * math.exp(log_of_new - most)
+            yield {answer: weight / total for answer, weight in weights.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,7 +318,7 @@ RULES: Mapping[str, type[StopRule]] = {
 }
 
 
-def ending(rule: Rule[T] | None, turns: Sequence[T], max_turns: int) -> Ending | None:
+def ending(rule: StopRule | None, turns: Sequence[StopSignals], max_turns: int) -> Ending | None:
     """How a trajectory of ``turns`` ends; None if it goes on.
 
     A turn whose answer cannot be read is never accepted: the rule goes on, or stops without it.
@@ -327,18 +338,10 @@ def ending(rule: Rule[T] | None, turns: Sequence[T], max_turns: int) -> Ending |
     if seen < max_turns and not stops:
         return None
     returned = seen if rule is None else rule.answer_turn(turns, max_turns)
-    accepted = rule is not None and stops and rule.may_accept(turns[returned - 1])
+    accepted = rule is not None and stops and turns[returned - 1].has_answer
     if seen < max_turns and not (accepted or isinstance(rule, FixedTurns)):
         return None
     return Ending(seen, returned, seen < max_turns, accepted)
-
-
-def first_ending(rule: Rule[T] | None, turns: Sequence[T], max_turns: int) -> Ending | None:
-    """The ending of recorded turns, which may continue after it; None if there are too few."""
-    for seen in range(1, len(turns) + 1):
-        if end := ending(rule, turns[:seen], max_turns):
-            return end
-    return None
 
 
 def should_stop(

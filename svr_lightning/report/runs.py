@@ -3,6 +3,7 @@
 Every data set is ended by the stopping rule and T_max of the file that it comes from.
 """
 
+import filecmp
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -229,7 +230,8 @@ def read_methods(arguments: Sequence[str]) -> list[Method]:
         for sources in runs:
             for other in sources:
                 require(
-                    (other.records, other.config) != (source.records, source.config),
+                    other.config != source.config
+                    or not filecmp.cmp(other.samples, source.samples, shallow=False),
                     f"{argument}: the evaluation of {other.samples.parent} again, not another "
                     "seed; give each once",
                 )

@@ -68,16 +68,11 @@ def test_a_way_that_is_over_the_budget_has_no_accuracy():
 def test_what_is_stated_and_the_verdicts_probability_are_families_of_their_own():
     """Every turn states the same; only the probability of the verdict tells the right ones."""
     fresh = recording((False, "C", 0.9, 1), (True, "C", 0.9, 1))
-    signals = []
-    for turns in fresh.signals:
-        first, second = turns
-        signals.append(
-            (
-                first._replace(verdict_probability=0.6, completion_logprob=-1.0),
-                second._replace(verdict_probability=0.9, completion_logprob=-0.1),
-            )
-        )
-    known = ways.ways_of(Samples(replace(fresh, signals=tuple(signals))))
+    columns = {
+        "verdict_probability": np.tile([0.6, 0.9], (len(fresh.ids), 1)),
+        "completion_logprob": np.tile([-1.0, -0.1], (len(fresh.ids), 1)),
+    }
+    known = ways.ways_of(Samples(replace(fresh, **columns)))
     probable = [name for name in known[ways.PROBABLE].names if "probability" in name]
     assert probable
     assert not any("probability of the verdict" in name for name in known[ways.STATED].names)

@@ -102,7 +102,7 @@ def test_the_math_average_names_what_is_missing_and_is_null_without_any():
 def test_files_hold_one_line_per_problem_and_read_back_equal(tmp_path):
     written = write_results(tmp_path / "eval" / "after", _mixed(), {"seed": 1}, {"torch": "2"})
     folder = tmp_path / "eval" / "after"
-    assert read_samples(folder / "samples.jsonl") == records_of(_mixed())
+    assert list(read_samples(folder / "samples.jsonl")) == records_of(_mixed())
     stored = json.loads((folder / "results.json").read_text())
     assert stored == written
     assert stored == {**summarize(_mixed()), "config": {"seed": 1}, "versions": {"torch": "2"}}
@@ -118,7 +118,7 @@ def test_model_text_of_any_kind_stays_on_its_line_and_reads_back(tmp_path):
     assert raw.isascii()
     assert raw.count(b"\n") == 1
     assert b"\r" not in raw
-    assert read_samples(tmp_path / "samples.jsonl") == records_of([row])
+    assert list(read_samples(tmp_path / "samples.jsonl")) == records_of([row])
 
 
 def test_results_are_valid_json_whatever_the_configuration_holds(tmp_path):
@@ -149,7 +149,7 @@ def test_samples_that_cannot_be_summarized_are_kept_without_stale_results(tmp_pa
     unlabelled = record("mine", (None, "C", 0.9, 10))
     with pytest.raises(ValueError, match="'mine' of 'toy' has no label at turn 1"):
         write_results(tmp_path, [unlabelled], {}, {})
-    assert read_samples(tmp_path / "samples.jsonl") == records_of([unlabelled])
+    assert list(read_samples(tmp_path / "samples.jsonl")) == records_of([unlabelled])
     assert not (tmp_path / "results.json").exists()
 
 
@@ -185,7 +185,7 @@ def test_a_line_that_is_no_sample_record_is_named(tmp_path, line, message):
     path = tmp_path / "samples.jsonl"
     path.write_text(f"{json.dumps(adaptive()[0])}\n\n{line}\n")
     with pytest.raises(ConfigError) as caught:
-        read_samples(path)
+        list(read_samples(path))
     text = str(caught.value)
     assert f"{path}:3: " in text
     assert message in text
@@ -195,12 +195,12 @@ def test_a_line_that_is_no_sample_record_is_named(tmp_path, line, message):
 def test_a_samples_file_from_elsewhere_is_read_or_named(tmp_path):
     path = tmp_path / "samples.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(adaptive()[0]).encode() + b"\r\n")
-    assert read_samples(path) == records_of(adaptive()[:1])
+    assert list(read_samples(path)) == records_of(adaptive()[:1])
     path.write_bytes(b"")
-    assert read_samples(path) == []
+    assert list(read_samples(path)) == []
     path.write_bytes(b'{"id": "\xff"}')
     with pytest.raises(ConfigError, match=r"jsonl:1: .*utf-8"):
-        read_samples(path)
+        list(read_samples(path))
 
 
 @pytest.mark.parametrize("version", [None, 1, 3, "2"])
@@ -209,7 +209,7 @@ def test_a_record_of_another_version_is_refused_with_what_to_do(tmp_path, versio
     path = tmp_path / "samples.jsonl"
     path.write_text(json.dumps(row if version is None else {**row, "schema_version": version}))
     with pytest.raises(ConfigError, match=r":1: schema_version .* is not 2, .* evaluate again"):
-        read_samples(path)
+        list(read_samples(path))
 
 
 def test_a_method_without_self_checks_has_no_verdict_metrics(tmp_path):
@@ -301,4 +301,4 @@ def test_an_evaluation_is_its_folder(tmp_path):
         read_evaluation(tmp_path / "log.csv")
     with pytest.raises(ConfigError, match=r"no evaluation; give one of .*eval/test"):
         read_evaluation(tmp_path)
-    assert read_evaluation(folder).records == records_of(adaptive())
+    assert list(read_evaluation(folder).records) == records_of(adaptive())

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from svr_lightning.analysis.metrics import measure
-from svr_lightning.analysis.replay import FirstRight, replay
+from svr_lightning.analysis.replay import replay
+from svr_lightning.analysis.table import FirstRight
 from svr_lightning.core.stopping import (
     DEFAULT_THRESHOLD,
     RULES,
@@ -20,7 +21,6 @@ from svr_lightning.core.stopping import (
     RepeatedAnswer,
     StopRule,
     ending,
-    first_ending,
     rule_as_config,
     rule_from_config,
     should_stop,
@@ -45,8 +45,10 @@ def answers(letters: str) -> list[StopSignals]:
 
 def end_of(rule: StopRule | None, turns: Sequence[StopSignals], max_turns: int) -> Ending:
     """How a trajectory ends that would have made ``turns``."""
-    end = first_ending(rule, turns, max_turns)
-    return end._replace(accepted=False)
+    for seen in range(1, len(turns) + 1):
+        if end := ending(rule, turns[:seen], max_turns):
+            return end._replace(accepted=False)
+    raise AssertionError("the turns are too few")
 
 
 # --- an answer that cannot be read ---------------------------------------------------------------
@@ -246,7 +248,7 @@ def votes(*pairs: tuple[int, float | None]) -> list[StopSignals]:
     ],
 )
 def test_votes_and_confidences_make_the_probability_of_an_answer(turns, probabilities):
-    assert Posterior(alternatives=10).probabilities(turns) == pytest.approx(probabilities)
+    assert list(Posterior(alternatives=10).probabilities(turns))[-1] == pytest.approx(probabilities)
 
 
 def test_a_posterior_stops_at_its_threshold_and_returns_the_most_probable_answer():
@@ -317,7 +319,7 @@ def test_labels_cannot_reach_a_rule_that_inference_may_use():
         *TokenScores._fields,
     }
     with pytest.raises(ValueError, match="is no stopping rule"):
-        rule_from_config({"stop": {"class_path": "svr_lightning.analysis.replay.FirstRight"}})
+        rule_from_config({"stop": {"class_path": "svr_lightning.analysis.table.FirstRight"}})
 
 
 RULE = st.one_of(

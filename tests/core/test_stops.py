@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from svr_lightning.analysis.replay import replay
-from svr_lightning.analysis.stops import ORACLE, compare_stops, families, frontiers, outcomes
+from svr_lightning.analysis.stops import ORACLE, compare_stops, families, frontiers, options_of
 from svr_lightning.core.stopping import Confident
 from tests.trajectories import record, turn_tables
 
@@ -87,14 +87,14 @@ def test_a_sure_incorrect_stops_no_rule_that_reads_the_verdict():
     assert found["confidence"]["accuracy"] == 0.0
 
 
-def test_a_setting_is_what_a_replay_with_its_own_turns_gives():
+def test_an_option_is_right_and_costs_what_a_replay_of_its_rule_says():
     (table,) = turn_tables(four()).values()
     for rules in families(table, 4).values():
-        for (rule, turns), outcome in zip(rules, outcomes(table, rules, 4), strict=True):
-            expected = replay(table, rule, turns)
-            for column in ("returned", "observed", "stopped_early", "accepted"):
-                assert (getattr(outcome, column) == getattr(expected, column)).all(), rule
-            assert (outcome.rule, outcome.max_turns) == (rule, turns)
+        options = options_of([table], rules)
+        for index, (rule, turns) in enumerate(rules):
+            expected = replay(table, rule, turns).problems
+            assert (options.right[index, 0] == expected["final_correct"]).all(), rule
+            assert (options.tokens[index, 0] == expected["total_tokens"]).all(), rule
 
 
 def test_a_family_over_budget_has_no_accuracy():

@@ -26,8 +26,8 @@ def test_columns_are_the_records():
     assert table.completion_tokens.tolist() == [[5, 7], [3, 0]]
     assert (table.returned.tolist(), table.observed.tolist()) == ([1, 1], [2, 1])
     assert table.stopped_early.tolist() == [True, False]
-    assert table.signals[0][0].answer == 1
-    assert table.signals[0][1] == StopSignals(Verdict.UNSURE, 0.5, True, 1, None, -1.5, None)
+    assert table.signals(0)[0].answer == 1
+    assert table.signals(0)[1] == StopSignals(Verdict.UNSURE, 0.5, True, 1, None, -1.5, None)
 
 
 def test_a_problem_that_could_not_be_run_has_no_turn_and_counts_as_wrong():
