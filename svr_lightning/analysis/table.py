@@ -104,10 +104,11 @@ class TurnTable:
     def signals(self, row: int) -> list[StopSignals]:
         """What stopping rules may read of a problem's turns."""
         columns = [getattr(self, name)[row, : self.length[row]] for name in StopSignals._fields]
-        return [
-            StopSignals(_VERDICTS.get(verdict), *(None if v != v else v for v in others))
-            for verdict, *others in zip(*(column.tolist() for column in columns), strict=True)
-        ]
+        turns = []
+        for verdict, *others in zip(*(column.tolist() for column in columns), strict=True):
+            known: list[Any] = [None if value != value else value for value in others]
+            turns.append(StopSignals(_VERDICTS.get(verdict), *known))
+        return turns
 
     def right_at(self, turn: Ints) -> Bools:
         """[N] whether the answer at each problem's ``turn`` (from 1) is right; not at turn 0."""
