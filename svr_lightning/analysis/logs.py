@@ -16,10 +16,10 @@ import numpy as np
 
 from svr_lightning.analysis.records import MAX_COUNT
 from svr_lightning.analysis.results import Evaluation, read_evaluation, read_samples_file
-from svr_lightning.analysis.table import TurnTable, cluster_codes, empty_turns
+from svr_lightning.analysis.table import RecordedProblem, TurnTable, turn_table
 from svr_lightning.core.metrics import VERDICT_CODES
 from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import Verdict
+from svr_lightning.core.types import NO_SCORES, Verdict
 from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.row_files import file_rows
 
@@ -320,27 +320,22 @@ def _table(dataset: str, problems: Sequence[Sequence[_Row]], max_turns: int) -> 
     A turn has the verdict UNSURE, so that the confidence alone decides, and an answer that equals
     no other.
     """
-    length = np.array([len(turns) for turns in problems])
-    columns = empty_turns(len(problems), int(length.max()))
-    columns["verdict"][:] = VERDICT_CODES[Verdict.UNSURE]
-    columns["answer"][:] = np.arange(1, length.max() + 1)
-    for index, turns in enumerate(problems):
-        size = len(turns)
-        columns["correct"][index, :size] = [row.correct for row in turns]
-        columns["confidence"][index, :size] = [row.confidence for row in turns]
-        columns["completion_tokens"][index, :size] = [row.tokens for row in turns]
-    # A problem without a cluster gets a label that equals no other: no string equals a tuple.
-    clusters = [turns[-1].cluster or (turns[-1].id,) for turns in problems]
-    return TurnTable(
-        dataset=dataset,
-        ids=tuple(turns[0].id for turns in problems),
-        cluster=cluster_codes(clusters),
-        length=length,
-        returned=length,
-        observed=length,
-        stopped_early=np.zeros(len(problems), dtype=np.bool_),
-        accepted=np.zeros(len(problems), dtype=np.bool_),
-        rule=None,
-        max_turns=max_turns,
-        **columns,
-    )
+    unsure = VERDICT_CODES[Verdict.UNSURE]
+    recorded = []
+    for rows in problems:
+        turns = [
+            (row.correct, unsure, row.confidence, False, place, *NO_SCORES, 0, row.tokens)
+            for place, row in enumerate(rows, start=1)
+        ]
+        problem = RecordedProblem(
+            id=rows[0].id,
+            # A label that equals no other: no string equals a tuple.
+            cluster=rows[-1].cluster or (rows[-1].id,),
+            returned=len(rows),
+            observed=len(rows),
+            stopped_early=False,
+            accepted=False,
+            turns=np.array(turns, dtype=np.float64),
+        )
+        recorded.append(problem)
+    return turn_table(dataset, recorded, None, max_turns)

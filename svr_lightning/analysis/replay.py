@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from svr_lightning.analysis.metrics import measure
 from svr_lightning.analysis.table import (
@@ -26,6 +25,7 @@ from svr_lightning.analysis.table import (
     Ints,
     TurnTable,
     cluster_codes,
+    from_turn_0,
 )
 from svr_lightning.core.metrics import VERDICT_CODES
 from svr_lightning.core.stopping import (
@@ -83,7 +83,7 @@ def replay(table: TurnTable, rule: AnyRule | None, max_turns: int) -> TurnTable:
         accepts = stops & (table.answer[rows[:, None], turn - 1] != 0)
     ends = stops if isinstance(rule, FixedTurns) else accepts
     places = np.arange(stops.shape[1] + 1)
-    ends = _from_turn_0(ends) & (places <= np.minimum(table.length, max_turns)[:, None])
+    ends = from_turn_0(ends) & (places <= np.minimum(table.length, max_turns)[:, None])
     observed = np.where(ends.any(1), ends.argmax(1), max_turns)
     observed[table.length == 0] = 0
     for row in np.flatnonzero(observed > table.length):
@@ -94,17 +94,12 @@ def replay(table: TurnTable, rule: AnyRule | None, max_turns: int) -> TurnTable:
     return replace(
         table,
         observed=observed,
-        returned=_from_turn_0(turn)[rows, observed],
+        returned=from_turn_0(turn)[rows, observed],
         stopped_early=(observed > 0) & (observed < max_turns),
-        accepted=_from_turn_0(accepts)[rows, observed],
+        accepted=from_turn_0(accepts)[rows, observed],
         rule=rule,
         max_turns=max_turns,
     )
-
-
-def _from_turn_0(column: NDArray[Any]) -> NDArray[Any]:
-    """[N, 1 + T] a column of turns behind one of zeros, so that turn t has index t."""
-    return np.pad(column, ((0, 0), (1, 0)))
 
 
 def _judged(table: TurnTable, rule: AnyRule | None, max_turns: int) -> tuple[Bools, Ints]:

@@ -10,11 +10,10 @@ From records to numbers::
 Shapes: N problems of one data set, T the most turns that any of them has, O observed turns.
 """
 
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.core.metrics import DEFINITIONS, NO_VERDICT, VERDICT_CODES, value_of
 from svr_lightning.core.stopping import StopRule, ending
-from svr_lightning.core.types import StopSignals, Verdict
+from svr_lightning.core.types import StopSignals
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -112,8 +111,7 @@ class TurnTable:
 
     def right_at(self, turn: Ints) -> Bools:
         """[N] whether the answer at each problem's ``turn`` (from 1) is right; not at turn 0."""
-        nothing_first = np.pad(self.correct, ((0, 0), (1, 0)))
-        return np.asarray(nothing_first[np.arange(len(turn)), turn])
+        return np.asarray(from_turn_0(self.correct)[np.arange(len(turn)), turn])
 
     @cached_property
     def seen(self) -> Bools:
@@ -210,8 +208,13 @@ _TURN_COLUMNS: dict[str, tuple[type, Any]] = {
     "prompt_tokens": (np.int64, 0),
     "completion_tokens": (np.int64, 0),
 }
-"""Type of each column of turns, and what stands beyond a problem's turns."""
+"""Type of each column of turns, and what stands beyond a problem's turns. Signals are in order."""
 _VERDICTS = {code: verdict for verdict, code in VERDICT_CODES.items()}
+
+
+def from_turn_0(column: NDArray[Any]) -> NDArray[Any]:
+    """[N, 1 + T] a column of turns behind one of zeros, so that turn t has index t."""
+    return np.pad(column, ((0, 0), (1, 0)))
 
 
 def empty_turns(problems: int, turns: int) -> dict[str, NDArray[Any]]:
@@ -239,12 +242,12 @@ def turn_tables(
     Raises:
         ValueError: naming a record with a turn that has no label.
     """
-    read: dict[str, _Columns] = {}
+    problems: dict[str, list[RecordedProblem]] = {}
     for record in records:
-        read.setdefault(record.dataset, _Columns()).add(record)
+        problems.setdefault(record.dataset, []).append(_problem(record))
     if max_turns is None:
-        max_turns = max((1, *(max(columns.length) for columns in read.values())))
-    return {name: columns.table(name, rule, max_turns) for name, columns in read.items()}
+        max_turns = max((1, *(len(one.turns) for part in problems.values() for one in part)))
+    return {name: turn_table(name, part, rule, max_turns) for name, part in problems.items()}
 
 
 def cluster_codes(labels: Sequence[object]) -> Ints:
@@ -258,69 +261,71 @@ def cluster_codes(labels: Sequence[object]) -> Ints:
     return np.array([known.setdefault(label, len(known)) for label in labels], dtype=np.int64)
 
 
-class _Columns:
-    """The columns of a data set while its records are read."""
+class RecordedProblem(NamedTuple):
+    """What a table keeps of a record."""
 
-    def __init__(self) -> None:
-        self.ids: list[str] = []
-        self.clusters: list[object] = []
-        self.length: list[int] = []
-        self.returned: list[int] = []
-        self.observed: list[int] = []
-        self.stopped_early: list[bool] = []
-        self.accepted: list[bool] = []
-        self.untold: list[int] = []
-        """Rows of earlier versions, which did not record whether the rule accepts."""
-        self.turns = {name: array("d") for name in _TURN_COLUMNS}
+    id: str
+    cluster: object
+    returned: int
+    observed: int
+    stopped_early: bool
+    accepted: bool | None
+    turns: Floats
+    """[T, C] the values of :data:`_TURN_COLUMNS`."""
 
-    def add(self, record: SampleRecord) -> None:
-        if record.accepted is None:
-            self.untold.append(len(self.ids))
-        self.ids.append(record.id)
+
+def _problem(record: SampleRecord) -> RecordedProblem:
+    rows = []
+    for turn, signals in zip(record.turns, record.signals, strict=True):
+        if turn.correct is None:
+            raise ValueError(
+                f"record {record.id!r} of {record.dataset!r} has no label at turn {turn.turn}; "
+                "metrics are for problems with a reference"
+            )
+        verdict = NO_VERDICT if turn.verdict is None else VERDICT_CODES[turn.verdict]
+        tokens = (turn.prompt_tokens, turn.completion_tokens)
+        rows.append((turn.correct, verdict, *signals[1:], *tokens))
+    return RecordedProblem(
+        id=record.id,
         # A problem without a cluster gets a label that equals no other: no string equals a tuple.
-        self.clusters.append((record.id,) if record.cluster is None else record.cluster)
-        self.length.append(len(record.turns))
-        self.returned.append(record.returned_turn)
-        self.observed.append(record.observed)
-        self.stopped_early.append(record.stopped_early)
-        self.accepted.append(record.stopped_early if record.accepted is None else record.accepted)
-        for turn in record.turns:
-            if turn.correct is None:
-                raise ValueError(
-                    f"record {record.id!r} of {record.dataset!r} has no label at turn "
-                    f"{turn.turn}; metrics are for problems with a reference"
-                )
-            for name, column in self.turns.items():
-                value = getattr(turn, "answer_group" if name == "answer" else name)
-                if value is None:
-                    value = _TURN_COLUMNS[name][1]
-                column.append(VERDICT_CODES[value] if isinstance(value, Verdict) else value)
+        cluster=(record.id,) if record.cluster is None else record.cluster,
+        returned=record.returned_turn,
+        observed=record.observed,
+        stopped_early=record.stopped_early,
+        accepted=record.accepted,
+        turns=np.array(rows, dtype=np.float64).reshape(-1, len(_TURN_COLUMNS)),
+    )
 
-    def table(self, dataset: str, rule: AnyRule | str | None, max_turns: int) -> TurnTable:
-        length = np.array(self.length)
-        columns = empty_turns(len(length), max(self.length))
-        recorded = np.arange(max(self.length)) < length[:, None]
-        for name, column in columns.items():
-            column[recorded] = np.frombuffer(self.turns.pop(name))
-        table = TurnTable(
-            dataset=dataset,
-            ids=tuple(self.ids),
-            cluster=cluster_codes(self.clusters),
-            length=length,
-            returned=np.array(self.returned),
-            observed=np.array(self.observed),
-            stopped_early=np.array(self.stopped_early),
-            accepted=np.array(self.accepted),
-            rule=rule,
-            max_turns=max_turns,
-            **columns,
-        )
-        if isinstance(rule, StopRule):
-            for row in self.untold:
-                if seen := table.signals(row)[: table.observed[row]]:
-                    end = ending(rule, seen, max_turns)
-                    table.accepted[row] = end is not None and end.accepted
-        return table
+
+def turn_table(
+    dataset: str, problems: Sequence[RecordedProblem], rule: AnyRule | str | None, max_turns: int
+) -> TurnTable:
+    """The columns of a data set, as its ``rule`` with T_max left it."""
+    ids, clusters, returned, observed, early, accepted, turns = zip(*problems, strict=True)
+    length = np.array([len(each) for each in turns])
+    columns = empty_turns(len(ids), length.max())
+    recorded = np.arange(length.max()) < length[:, None]
+    for column, values in zip(columns.values(), np.concatenate(turns).T, strict=True):
+        column[recorded] = values
+    table = TurnTable(
+        dataset=dataset,
+        ids=ids,
+        cluster=cluster_codes(clusters),
+        length=length,
+        returned=np.array(returned),
+        observed=np.array(observed),
+        stopped_early=np.array(early),
+        accepted=np.where(np.equal(accepted, None), early, accepted).astype(np.bool_),
+        rule=rule,
+        max_turns=max_turns,
+        **columns,
+    )
+    if isinstance(rule, StopRule):
+        for row, told in enumerate(accepted):  # earlier versions did not record it
+            if told is None and observed[row]:
+                end = ending(rule, table.signals(row)[: observed[row]], max_turns)
+                table.accepted[row] = end is not None and end.accepted
+    return table
 
 
 def pool(tables: Mapping[str, TurnTable]) -> TurnTable:
