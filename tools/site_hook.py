@@ -6,30 +6,55 @@ from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 from svr_lightning import _HOME, __all__
 
 _EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 """What pymdownx.arithmatex, with its option generic, makes of ``$...$`` and ``$$...$$``."""
+_ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):<code>(~?)([\w.]+)</code>")
+"""What Markdown makes of a reference in a docstring."""
 _API = """# Python API
 
-Everything here is imported from the package root: `import svr_lightning as svr`. The trainer's
-classes import torch when they are first used.
-
+Everything here is imported from the package root: `import svr_lightning as svr`. What trains
+imports torch when it is first used; the rest needs none.
 """
+_IN_ORDER = {
+    "Ask a model, and stop when it is sure": "Controller Result Certificate",
+    "Prompts, answers and self-checks": """get_task Task Problem first_turn_messages
+        refinement_messages parse_self_check self_check_format_score SelfCheck Verdict should_stop
+        get_grader""",
+    "Train": """SVRTrainer SVRDataModule DataSource SVRModule SVR PolicyConfig OptimizerConfig
+        LossSpec""",
+    "Rewards": "ScoredTurn RewardWeights turn_rewards trajectory_return TurnReward Reward",
+    "A training loop of your own": """Policy TransformersEngine Decoding Renderer collect_rollout
+        micro_batches policy_update_loss""",
+}
+"""Every public name, in the order in which a user meets them."""
 
 
 def on_files(files: Files, config: Any) -> Files:
     """The pages of ``docs``, and one of every public name with its signature and docstring."""
-    entries = [f"::: svr_lightning.{_HOME[name]}.{name}\n" for name in __all__]
-    files.append(File.generated(config, "api.md", content=_API + "\n".join(entries)))
+    parts = [_API]
+    shown = []
+    for heading, names in _IN_ORDER.items():
+        parts.append(f"## {heading}\n")
+        for name in names.split():
+            shown.append(name)
+            inherited = str(name == "Controller").lower()
+            options = f"    options: {{inherited_members: {inherited}}}"
+            parts.append(f"::: svr_lightning.{_HOME[name]}.{name}\n{options}\n")
+    missing = {*__all__}.symmetric_difference(shown)
+    if missing:
+        raise PluginError(f"tools/site_hook.py: give a place on the API page to {missing}")
+    files.append(File.generated(config, "api.md", content="\n".join(parts)))
     return files
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """The page with its equations converted."""
-    return _EQUATION.sub(_mathml, html)
+    """The page with its equations and the references of its docstrings converted."""
+    return _ROLE.sub(_reference, _EQUATION.sub(_mathml, html))
 
 
 def on_post_build(config: Any) -> None:
@@ -42,3 +67,12 @@ def on_post_build(config: Any) -> None:
 def _mathml(found: re.Match[str]) -> str:
     block = found[1] == "div"
     return convert(unescape(found[2]).strip(), display="block" if block else "inline")
+
+
+def _reference(found: re.Match[str]) -> str:
+    """A name in code, which leads to its place on the API page if it is public."""
+    short = found[2].rpartition(".")[2]
+    code = f"<code>{short if found[1] else found[2]}</code>"
+    if short not in _HOME:
+        return code
+    return f'<a href="#svr_lightning.{_HOME[short]}.{short}">{code}</a>'

@@ -6,7 +6,16 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from experiments.miniature.summary import AUROCS
-from svr_lightning.report.drawing import BLUE, GREY, LIGHT_BLUE, ORANGE, new_figure
+from svr_lightning.report.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    LIGHT_BLUE,
+    ORANGE,
+    PURPLE,
+    RED,
+    new_figure,
+)
 
 Entry = Mapping[str, Any]
 
@@ -165,28 +174,36 @@ def _interval(value: Entry, form: str = ".3f") -> str:
 
 # --- the figure -----------------------------------------------------------------------------------
 
-_COLOURS = {"svr": BLUE, "svr_plus": LIGHT_BLUE, "rlcr": ORANGE}
-"""Colours of the policies that state a self-check; the others are grey."""
-_MARKERS = {"warm_start": "P", "grpo": "s", "grpo_mt": "D", "murphy": "^"}
-_SHOWN = (*_MARKERS, "svr", "svr_plus", "rlcr_fresh", "svr_fresh", "svr_plus_fresh")
+_LOOKS = {
+    "warm_start": (GREY, "P"),
+    "grpo": (GREEN, "s"),
+    "grpo_mt": (PURPLE, "D"),
+    "murphy": (RED, "^"),
+    "svr": (BLUE, "o"),
+    "svr_plus": (LIGHT_BLUE, "X"),
+    "rlcr": (ORANGE, "v"),
+}
+"""Colour and marker of each policy."""
+_SHOWN = {*_LOOKS, "rlcr_fresh", "svr_fresh", "svr_plus_fresh"} - {"rlcr"}
 """More rows would make it unreadable."""
 
 
 def budgets(curves: Sequence[Mapping[str, Any]]) -> Figure:
-    """Policies with a self-check have colours, fresh turns are dashed."""
+    """A policy has one colour and marker; its fresh turns are dashed."""
     figure = new_figure(4.6)
     axes = figure.add_subplot()
     for curve in curves:
         if curve["name"] not in _SHOWN:
             continue
         policy = curve["name"].removesuffix("_fresh")
+        colour, marker = _LOOKS[policy]
         axes.plot(
             [point["tokens"] for point in curve["points"]],
             [point["accuracy"] for point in curve["points"]],
-            color=_COLOURS.get(policy, GREY),
+            color=colour,
             linestyle="--" if policy != curve["name"] else "-",
-            linewidth=2.0 if policy in _COLOURS else 1.2,
-            marker=_MARKERS.get(curve["name"], "."),
+            marker=marker,
+            markersize=6,
             label=curve["title"],
         )
     axes.set_xscale("log")
@@ -195,5 +212,5 @@ def budgets(curves: Sequence[Mapping[str, Any]]) -> Figure:
     axes.set_xlabel("tokens per problem")
     axes.set_ylabel("accuracy")
     axes.grid(axis="y")
-    figure.legend(loc="outside upper left", ncols=3)
+    figure.legend(loc="outside upper left", ncols=3, handlelength=3)
     return figure

@@ -1,8 +1,9 @@
 """What the self-check is worth from unselected starts, from published outcomes of every problem.
 
-    python -m experiments.starts                  # results/table.json, and the table, in seconds
+    python -m experiments.starts                  # results/table.json, the table, and the pages
     python -m experiments.starts collect RUNS     # results/outcomes.npz of the runs RUNS/plusN
 
+The numbers of README and docs/results.md and their picture are written anew with the table.
 A run is that of ``svr fit --config countdown_tiny --config methods/svr_plus --model.policy.path
 RUNS/startN``, whose start is made by ``python -m experiments.warmstart --task countdown --seed N``.
 """
@@ -15,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from experiments.starts import outcomes
+from experiments.starts import outcomes, pages
 from experiments.starts.table import table
 from svr_lightning.display import interval, text_table
 from svr_lightning.files import write_json
@@ -39,6 +40,8 @@ def main() -> None:
     found = table(outcomes.read(file))
     write_json(options.results / "table.json", found)
     show(found)
+    if options.results == RESULTS:
+        pages.write(found)
 
 
 def finished(runs: Path) -> dict[int, Path]:

@@ -141,6 +141,12 @@ class Result:
     """The call of the second model; None if it was not asked."""
 
     @property
+    def confidence(self) -> float | None:
+        """What the returned turn states, in [0, 1]; None without a turn or its self-check."""
+        check = None if self.returned is None else self.returned.check
+        return None if check is None else check.confidence
+
+    @property
     def completion(self) -> AnyCompletion | None:
         """The completion that holds the answer; None if it was given up."""
         if self.escalation is not None and self.escalation.completion is not None:

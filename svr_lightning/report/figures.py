@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from svr_lightning.analysis.check_value import WITH_CHECK
@@ -473,32 +473,44 @@ def draw_stops(data: Numbers) -> Figure:
 # --- what a self-check is worth ---------------------------------------------------------------
 
 
-_EARLIER = "fresh samples with the self-check"
-"""A way that reads the self-check, in published results of earlier versions."""
-
-
 def draw_check_value(found: Numbers) -> Figure:
     """Accuracy with its interval of every way that is within the budget, from the first row down.
 
     Before training is a hollow point. ``found`` is of
-    :func:`~svr_lightning.analysis.check_value.check_value`.
+    :func:`~svr_lightning.analysis.check_value.check_value`; its intervals are over problems unless
+    ``over`` names something else.
     """
     rows = [row for row in reversed(found["rows"]) if row["accuracy"] is not None]
-    figure = drawing.new_figure(max(2.6, 0.4 * len(rows)))
+    figure = drawing.new_figure(0.52 * len(rows) + 0.9)
     axes = figure.subplots()
+    above: Numbers = {"xytext": (0, 13), "textcoords": "offset points", "va": "center"}
+    beside: Numbers = {**above, "xytext": (6, 0)}
     for place, row in enumerate(rows):
         point = row["accuracy"]
-        colour = BLUE if row["name"] in (*WITH_CHECK, _EARLIER) else GREY
+        low, high = row["ci95"]
+        colour = BLUE if row["name"] in WITH_CHECK else GREY
+        axes.annotate(row["name"], (0, place), xycoords=("axes fraction", "data"), **above)
         earlier = row.get("before")
         if earlier and earlier["accuracy"] is not None:
-            look: Numbers = {"markerfacecolor": "none", "markersize": 6}
-            axes.plot(earlier["accuracy"], place, "o", color=colour, **look)
-        axes.plot(row["ci95"], [place, place], color=colour, linewidth=3, alpha=0.4)
+            was = earlier["accuracy"]
+            axes.plot([was, point], [place, place], color=colour, linewidth=0.8)
+            axes.plot(was, place, "o", color=colour, markerfacecolor="none", markersize=6)
+            if was < low:
+                left: Numbers = {**above, "xytext": (-6, 0), "ha": "right"}
+                axes.annotate(f"{was:.0%}", (was, place), color=colour, **left)
+        axes.plot([low, high], [place, place], color=colour, linewidth=3, alpha=0.4)
         axes.plot(point, place, "o", color=colour, markersize=7)
-        above: Numbers = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center"}
-        axes.annotate(f"{point:.3f}", (point, place), **above)
-    axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
-    axes.set_ylim(-0.5, len(rows) - 0.2)
-    axes.grid(visible=False)
-    axes.set_xlabel(f"accuracy within {found['budget']:.0f} tokens per problem")
+        axes.annotate(f"{point:.0%}", (high, place), color=colour, **beside)
+    look: Numbers = {"color": GREY, "linestyle": "", "marker": "o"}
+    over = found.get("over", "problems")
+    axes.plot([], [], **look, label=f"after training, bar: 95 % over {over}")
+    if any(row.get("before") for row in rows):
+        axes.plot([], [], **look, markerfacecolor="none", label="before training")
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.set_ylim(-0.4, len(rows) - 0.2)
+    axes.margins(x=0.12)
+    axes.xaxis.set_major_formatter(PercentFormatter(1, 0))
+    axes.set_xlabel(f"solved within {found['budget']:.0f} tokens per problem")
+    drawing.legend(figure)
     return figure

@@ -26,8 +26,6 @@ from tests.scripted import says
 
 
 def test_the_loop_over_a_chat_client_refines_until_the_policy_is_sure():
-    namespace: dict[str, Any] = {}
-    exec(blocks(page("docs/stopping.md"))[0], namespace)
     replies = [
         (says("8+4*2", "CORRECT", 0.95), True),  # cut off: never a reason to stop
         (says("8+4*2", "CORRECT", 0.80), False),
@@ -41,7 +39,15 @@ def test_the_loop_over_a_chat_client_refines_until_the_policy_is_sure():
 
     task = svr.get_task("countdown")
     problem = task.from_row({"nums": [8, 4, 2], "target": 10})
-    answer, check, turn = namespace["solve"](ask, task, problem)
+    messages = svr.first_turn_messages(task, problem)
+    for turn in range(1, 11):
+        text, truncated = ask(messages)
+        check = svr.parse_self_check(text)
+        if svr.should_stop(check.verdict, check.confidence, truncated, 0.85):
+            break
+        said = {"verdict": check.verdict, "confidence": check.confidence, "truncated": truncated}
+        messages = svr.refinement_messages(task, problem, previous=text, turn=turn + 1, **said)
+    answer = task.extract_answer(text)
     assert (answer, check.confidence, turn, len(asked)) == ("8+4-2", 0.85, 3, 3)
     assert asked[0] == svr.first_turn_messages(task, problem)
     assert "8+4*2" in asked[2][1]["content"]
@@ -49,10 +55,10 @@ def test_the_loop_over_a_chat_client_refines_until_the_policy_is_sure():
 
 def test_the_controllers_in_the_readme_and_the_guide_run(tmp_path, capsys):
     text = "<answer>\\boxed{40}</answer> VERDICT: CORRECT; CONFIDENCE: 0.95"
-    namespace: dict[str, Any] = {}
-    exec(blocks(page("README.md"))[0], namespace)
-    answer, accepted, turns = namespace["solve"](lambda *_: text, "6 * 7 - 2 = ?")
-    assert (answer, accepted, len(turns)) == ("40", True, 1)
+    namespace: dict[str, Any] = {"svr": svr, "ask": lambda *_: text, "question": "6 * 7 - 2 = ?"}
+    (call,) = re.findall(r"`(svr\.Controller\(.*?)`", page("README.md"))
+    result = eval(call, namespace)
+    assert (result.answer, result.accepted, result.confidence) == ("40", True, 0.95)
     found = certificate(tmp_path)
     with (
         Scripted(lambda body, number: completion(text)) as upstream,
@@ -173,7 +179,7 @@ def test_every_command_of_the_documentation_runs_in_small_or_resolves(command, c
 
 
 RUN_ELSEWHERE = re.compile(
-    r"$|#|make |pip install|\. \.venv|curl |tensorboard |export |PYTHONPATH="
+    r"$|#|git clone |make |pip install|\. \.venv|curl |tensorboard |export |PYTHONPATH="
     r"|python (-m (pytest|tools\.|experiments\.)|examples/|turn_length\.py)|OMP_NUM"
     r"|svr |.*# needs (a GPU|GPUs)"
 )

@@ -5,15 +5,17 @@ import re
 from statistics import fmean
 from typing import Any
 
+import pytest
+
+from experiments.starts import pages
+from experiments.starts.table import t_interval
 from svr_lightning.__main__ import main
-from svr_lightning.report.drawing import svg
-from svr_lightning.report.figures import draw_check_value
 from tests.commands import ROOT
 from tests.pages import blocks, page, tables
 
 SEEDS = ("42", "43", "44")
-FREE_STOP, FRESH, UNTRAINED = 2, 4, 5
-"""Places of these ways in the main job's table."""
+FRESH = 4
+"""The place of fresh samples with the self-check in the main job's table."""
 
 
 def published(path: str) -> Any:
@@ -21,7 +23,7 @@ def published(path: str) -> Any:
 
 
 RUNS = published("tools/results/main_job.json")
-MAIN_JOB = RUNS["svr_plus"]
+STARTS = published("experiments/starts/results/table.json")
 EMBEDDED = published("tools/results/embedded.json")["runs"]
 RESULTS = {
     task: published(f"experiments/miniature/results/{task}/results.json")
@@ -44,50 +46,38 @@ def gap(value: Any, name: str = "difference") -> str:
     return f"{value[name]:+.3f} {interval(*value['ci95'], form='+.3f')}"
 
 
-def main_gap(seed: str, key: str = "gap", method: str = "svr_plus") -> str:
-    worth = RUNS[method][seed]["check_value"]
-    return f"{worth[key]:+.3f} {interval(*worth[f'{key}_ci95'], form='+.3f')}"
+def three(values: list[float], form: str = ".3f") -> str:
+    """Values of three seeds in a sentence."""
+    one, two, last = (f"{value:{form}}" for value in values)
+    return f"{one}, {two} and {last}"
 
 
-def ways(seed: str) -> list[tuple[str, str, str]]:
-    """Accuracy, interval and tokens of each way of the main job."""
-    rows = MAIN_JOB[seed]["check_value"]["rows"]
-    return [(f"{r['accuracy']:.3f}", interval(*r["ci95"]), f"{r['tokens']:.0f}") for r in rows]
+@pytest.mark.parametrize("name", pages.PARTS)
+def test_the_headline_and_the_table_of_starts_are_those_of_the_published_outcomes(name):
+    """``python -m experiments.starts`` writes them."""
+    assert page(name) == pages.page(name, STARTS)
 
 
-def accuracies(way: int, method: str = "svr_plus") -> list[float]:
-    return [RUNS[method][seed]["check_value"]["rows"][way]["accuracy"] for seed in SEEDS]
+def test_the_picture_is_drawn_from_the_same_table():
+    assert page(str(pages.PICTURE)) == pages.picture(STARTS)
 
 
-def test_the_first_screen_has_the_numbers_of_the_main_job():
-    rows = table("README.md", "within 199 tokens per problem, seed 42")
-    assert [tuple(row) for row in rows.values()] == ways("42")
-    text = page("README.md").replace("\n", " ")
-    assert all(main_gap(seed, key) in text for seed in SEEDS for key in ("gap", "gain"))
-    best, free = (fmean(accuracies(way)) for way in (FRESH, FREE_STOP))
-    assert f"**{best:.2f} instead of {free:.2f}**" in text
-    assert f"Before training the check reaches {fmean(accuracies(UNTRAINED)):.2f}" in text
-    (shown,) = (block for block in blocks(page("docs/index.md"), "text"))
-    assert all(" ".join(way) in " ".join(shown.split()) for way in ways("42"))
-    assert main_gap("42") in shown
-    assert main_gap("42", "gain") in shown
+def test_what_the_readme_shows_of_make_run_is_in_the_guide():
+    (shown,) = (block for block in blocks(page("README.md"), "text") if "before   after" in block)
+    (whole,) = (
+        block for block in blocks(page("docs/index.md"), "text") if "before   after" in block
+    )
+    rows = {" ".join(line.split()) for line in whole.splitlines()}
+    assert {" ".join(line.split()) for line in shown.splitlines()} <= rows
 
 
-def test_the_picture_is_drawn_from_them():
-    assert page("docs/check-value.svg") == svg(draw_check_value, MAIN_JOB["42"]["check_value"])
-
-
-def test_the_page_of_results_has_them_for_each_seed():
-    rows = list(table("docs/results.md", "accuracy, 95 % interval, tokens").values())
-    columns = [map(" ".join, ways(seed)) for seed in SEEDS]
-    expected = [list(row) for row in zip(*columns, strict=True)]
-    differences = [[main_gap(seed, key) for seed in SEEDS] for key in ("gap", "gain")]
-    assert rows == [*expected, *differences]
-    text = page("docs/results.md")
-    for method in ("svr", "without_verify"):
-        gaps = [RUNS[method][seed]["check_value"]["gap"] for seed in SEEDS]
-        assert "{:+.3f}, {:+.3f} and {:+.3f}".format(*gaps) in text
-    assert "{:.3f}, {:.3f} and {:.3f}".format(*accuracies(FRESH, "svr")) in text
+def test_the_start_that_ships_has_the_numbers_of_its_runs():
+    said = " ".join(page("docs/results.md").split())
+    plus = [RUNS["svr_plus"][seed]["check_value"] for seed in SEEDS]
+    assert f"is worth {three([one['gap'] for one in plus], '+.3f')} and training" in said
+    assert f"training {three([one['gain'] for one in plus], '+.3f')}" in said
+    svr = [RUNS["svr"][seed]["check_value"]["rows"][FRESH]["accuracy"] for seed in SEEDS]
+    assert f"the paper's SVR solve {three(svr)}" in said
 
 
 KEYS = ("accuracy", "avg_total_tokens", "pse", "auroc", "brier", "overconfidence")
@@ -112,16 +102,16 @@ def test_changes_of_the_check_and_other_warm_starts_are_told_as_published():
         assert low < 0 < high  # Holm: the smallest of three p-values is above 0.05 / 3
     starts = published("tools/results/main_job_starts.json")
     worth = [run["check_value"] for run in starts.values()]
-    gaps, gains = ([one[key] for one in worth] for key in ("gap", "gain"))
-    for key, values, place in (
-        ("gap", gaps, "is worth {} on average over the best stop without it: from {} to {}, {}"),
-        ("gain", gains, "Training adds {} on average, from {} to {}, {}"),
+    for key, place in (
+        ("gap", "is worth {} {} over the best stop without it (95 % over starts), from {} to {}"),
+        ("gain", "Training adds {} {} by that measure, from {} to {}"),
     ):
-        ends = [f"{value:+.3f}" for value in (fmean(values), min(values), max(values))]
-        sure = sum(one[f"{key}_ci95"][0] > 0 for one in worth)
-        assert place.format(*ends, f"above zero with its interval for {sure}") in said
+        values = [one[key] for one in worth]
+        mean, low, high = (f"{value:+.3f}" for value in (fmean(values), min(values), max(values)))
+        bounds = t_interval(values)
+        assert bounds is not None
+        assert place.format(mean, interval(*bounds, form="+.3f"), low, high) in said
     assert list(starts) == [str(seed) for seed in range(1, 11)]
-    assert f"the mean gap is {fmean(gaps):+.3f}" in " ".join(page("README.md").split())
 
 
 def test_the_embedded_tasks_are_means_of_published_runs():
@@ -202,10 +192,10 @@ def test_the_pretrained_model_has_the_numbers_of_its_recordings():
         assert gap(primary, "value") in text
     of_verdicts = found["comparisons"]["supervised"]["not planned: AUROC of P(CORRECT)"]
     assert gap(of_verdicts, "value") in text
-    columns = [row[2:] for row in means]
-    both = [f"{one} / {other}" for one, other in zip(columns[1], columns[2], strict=True)]
-    shown = table("README.md", "AUROC on first answers, means of three seeds")
-    assert [*shown.values()] == [columns[0], both, columns[3]]
+    trained, control = means[1], means[2]
+    first_screen = " ".join(page("README.md").split())
+    assert f"its stated confidence is {trained[2]}, and {control[2]} without" in first_screen
+    assert f"log-probabilities reach {trained[4]}" in first_screen
 
 
 def test_every_table_of_results_is_checked_here():
@@ -214,7 +204,7 @@ def test_every_table_of_results_is_checked_here():
         for name in ("README.md", "docs/results.md", "docs/miniature.md")
     }
     # The miniature's table of budgets: tests/experiments/test_miniature_published.py.
-    assert numbers == {"README.md": 2, "docs/results.md": 3, "docs/miniature.md": 3}
+    assert numbers == {"README.md": 0, "docs/results.md": 4, "docs/miniature.md": 3}
 
 
 BENCH = {
@@ -245,11 +235,14 @@ def test_the_benchmarks_have_the_published_figures():
 
 
 def test_the_shipped_policy_answers_the_question_of_the_readme(tmp_path, monkeypatch, capsys):
+    """What the trained one answers is shown beside it, and takes a training to see."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
-    command = 'svr predict --config countdown_tiny --question "9 2 6 = 5"'
-    assert command in page("README.md")
-    assert main(["predict", "--config", "countdown_tiny", "--question", "9 2 6 = 5"]) == 0
+    question = "4 12 8 = 8"
+    assert f'--question "{question}"' in page("README.md")
+    assert main(["predict", "--config", "countdown_tiny", "--question", question]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    (answer,) = (block for block in blocks(page("README.md"), "text") if "turn 1" in block)
-    assert " ".join(answer.split()) in printed
+    (shown,) = (block for block in blocks(page("README.md"), "text") if "turn 1" in block)
+    first_answer = "\n".join(shown.splitlines()[1:3])
+    assert f"turn 1 CORRECT 0.95 29 tokens {' '.join(first_answer.split())}" in printed
+    assert "(12-4)+8, incorrect" in printed

@@ -1,0 +1,127 @@
+"""What README and docs/results.md say of the starts, and their picture: of ``table.json`` alone."""
+
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from svr_lightning.analysis.check_value import FREE, PROGRAM, STATED, TRACE
+from svr_lightning.display import interval
+from svr_lightning.files import write_file
+from svr_lightning.report.drawing import svg
+from svr_lightning.report.figures import draw_check_value
+
+ROOT = Path(__file__).parents[2]
+PICTURE = Path("docs/check-value.svg")
+PLANNED = 10
+"""Starts, with seeds 1 to 10."""
+WIDTH = 140
+NARROW = "\u00a0"
+"""A space at which no line ends."""
+Found = Mapping[str, Any]
+"""What :func:`experiments.starts.table.table` gives."""
+
+
+def headline(found: Found) -> str:
+    """The promise, its small print, and what needs no self-check, in two paragraphs."""
+    ways = found["ways"]
+    gain = found["differences"]["stated: after - before"]
+    low, high = (f"{100 * bound:.0f}" for bound in _bounds(gain))
+    promise = (
+        f"**Trained to check itself, a tiny policy solves {_share(ways[STATED]['after'])} of new "
+        "number puzzles by what it says of its answers. Before training it solves "
+        f"{_share(ways[STATED]['before'])}; votes and log-probabilities reach "
+        f"{_share(ways[FREE]['after'])}.**"
+    )
+    small_print = (
+        f"All within {found['budget']:.0f} tokens per puzzle, read and written, on "
+        f"{found['problems']} held-out puzzles, {_starts(found)}. Training adds "
+        f"{100 * gain['mean']:.0f} points, {low} to {high} (95{NARROW}% over {_over(found)}). On this "
+        f"puzzle a reader of the policy's working reaches {_share(ways[TRACE]['after'])} and a "
+        f"program {_share(ways[PROGRAM]['after'])}: a check in words is meant for answers where "
+        "neither exists."
+    )
+    return f"{textwrap.fill(promise, WIDTH)}\n\n{textwrap.fill(small_print, WIDTH)}"
+
+
+def grid(found: Found) -> str:
+    """Two Markdown tables: every way before and after training, and the paired differences."""
+    over = _over(found)
+    lines = [
+        f"| within {found['budget']:.0f} tokens, {len(found['starts'])} of {PLANNED} starts "
+        f"| before | after | 95 %, over {over} | tokens |",
+        "|---|---|---|---|---|",
+    ]
+    for name, by_time in found["ways"].items():
+        before = f"{by_time['before']['mean']:.3f}" if "before" in by_time else ""
+        after = by_time["after"]
+        cells = [name, before, f"{after['mean']:.3f}", interval(_bounds(after))]
+        lines.append(f"| {' | '.join(cells)} | {after['tokens']:.0f} |")
+    lines += ["", f"| difference | mean | 95 %, over {over} |", "|---|---|---|"]
+    for name, one in found["differences"].items():
+        lines.append(f"| {name} | {one['mean']:+.3f} | {interval(_bounds(one), '{:+.3f}')} |")
+    return "\n".join(lines)
+
+
+def picture(found: Found) -> str:
+    """The figure of README, as SVG."""
+    rows = []
+    for name, by_time in found["ways"].items():
+        before = {"accuracy": by_time["before"]["mean"]} if "before" in by_time else None
+        after = by_time["after"]
+        rows.append(
+            {
+                "name": name,
+                "accuracy": after["mean"],
+                "ci95": _bounds(after),
+                "before": before,
+            }
+        )
+    numbers = {"budget": found["budget"], "rows": rows, "over": _over(found)}
+    return svg(draw_check_value, numbers)
+
+
+PARTS = {
+    "README.md": {"headline": headline},
+    "docs/index.md": {"headline": headline},
+    "docs/results.md": {"headline": headline, "table": grid},
+}
+"""What each page takes from the table, between ``<!-- starts: NAME -->`` and ``<!-- end -->``."""
+
+
+def page(path: str, found: Found) -> str:
+    """A page's text with the parts that follow from the table."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    for name, part in PARTS[path].items():
+        begin = f"<!-- starts: {name} -->\n"
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}{part(found)}\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
+    return text
+
+
+def write(found: Found) -> None:
+    """Write the pages and the picture."""
+    for path in PARTS:
+        write_file(ROOT / path, [page(path, found)])
+    write_file(ROOT / PICTURE, [picture(found)])
+
+
+def _share(values: Found) -> str:
+    return f"{100 * values['mean']:.0f}{NARROW}%"
+
+
+def _bounds(values: Found) -> list[float]:
+    """The interval over starts, or of one start that over problems."""
+    bounds: list[float] = values["over_starts"] or values["over_problems"]
+    return bounds
+
+
+def _over(found: Found) -> str:
+    return "starts" if len(found["starts"]) > 1 else "problems"
+
+
+def _starts(found: Found) -> str:
+    count = len(found["starts"])
+    if count == PLANNED:
+        return f"means of {PLANNED} unselected starts"
+    return f"from {count} of {PLANNED} unselected starts so far"
