@@ -24,22 +24,21 @@ Found = Mapping[str, Any]
 
 def headline(found: Found) -> str:
     """The promise, its small print, and what needs no self-check, in two paragraphs."""
-    ways = found["ways"]
+    after = {name: _share(by_time["after"]) for name, by_time in found["ways"].items()}
+    before = _share(found["ways"][STATED]["before"])
     gain = found["differences"]["stated: after - before"]
     low, high = (f"{100 * bound:.0f}" for bound in _bounds(gain))
     promise = (
-        f"**Trained to check itself, a tiny policy solves {_share(ways[STATED]['after'])} of new "
-        "number puzzles by what it says of its answers. Before training it solves "
-        f"{_share(ways[STATED]['before'])}; votes and log-probabilities reach "
-        f"{_share(ways[FREE]['after'])}.**"
+        f"**Trained to check itself, a tiny policy solves {after[STATED]} of new number puzzles "
+        f"by what it says of its answers. Before training it solves {before}; votes and "
+        f"log-probabilities reach {after[FREE]}.**"
     )
     small_print = (
         f"All within {found['budget']:.0f} tokens per puzzle, read and written, on "
         f"{found['problems']} held-out puzzles, {_starts(found)}. Training adds "
-        f"{100 * gain['mean']:.0f} points, {low} to {high} (95{NARROW}% over {_over(found)}). On this "
-        f"puzzle a reader of the policy's working reaches {_share(ways[TRACE]['after'])} and a "
-        f"program {_share(ways[PROGRAM]['after'])}: a check in words is meant for answers where "
-        "neither exists."
+        f"{100 * gain['mean']:.0f} points, {low} to {high} (95{NARROW}% over {_over(found)}). On "
+        f"this puzzle a reader of the policy's working reaches {after[TRACE]} and a program "
+        f"{after[PROGRAM]}: a check in words is meant for answers where neither exists."
     )
     return f"{textwrap.fill(promise, WIDTH)}\n\n{textwrap.fill(small_print, WIDTH)}"
 

@@ -91,7 +91,9 @@ def _of_method(method: Method, number: int) -> Iterator[Plot]:
     for part, tables in parts.items():
         table = pool(tables)
         if run.self_checks:
-            caption = "share of right answers at each stated confidence"
+            caption = (
+                "share of right answers at each stated confidence, and calibration error (ECE)"
+            )
             yield plot("4_reliability", caption, reliability_numbers(table), draw_reliability, part)
         if run.complete:
             caption = (
@@ -105,7 +107,9 @@ def _of_method(method: Method, number: int) -> Iterator[Plot]:
             caption = "what refinement does to answers, all recorded turns"
             yield plot("6_transitions", caption, numbers, draw_transitions, part)
         if run.stops:
-            caption = "where trajectories end; orange is the premature stop error"
+            caption = (
+                "where trajectories end, with at most T_max turns; orange: stopped early and wrong"
+            )
             yield plot("7_trajectories", caption, stop_numbers(table), draw_stops, part)
 
 
@@ -359,13 +363,14 @@ def draw_rules(data: Numbers) -> Figure:
         x, y = ([point[key] for point in points] for key in ("tokens", "accuracy"))
         axes.plot(x, y, label=name, **style)
 
-    others = [(GREY, "o"), *drawing.METHODS[1:]]
-    looks = cycle([*others, *((colour, ".") for colour, _ in others)])
-    for line, (colour, marker) in zip(data["lines"], looks, strict=False):
-        look: dict[str, Any] = {"color": colour, "marker": marker, "linewidth": 1.1}
+    colours = [(GREY, "o"), *drawing.METHODS[1:-1]]
+    looks = [(colour, marker, "-") for colour, marker in colours]
+    looks += [(colour, ".", ":") for colour, _ in colours]
+    for line, (colour, marker, style) in zip(data["lines"], cycle(looks), strict=False):
+        look: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": style}
         if line["name"] == ORACLE:
             look = {"color": drawing.INK, "linestyle": drawing.DASHED}
-        trace(line["points"], line["name"], **look)
+        trace(line["points"], line["name"], linewidth=1.3, **look)
     trace(data["own"], "its own rule, at most 1 to T_max turns", color=BLUE, linewidth=2.2)
     end = data["own"][-1]
     axes.plot(end["tokens"], end["accuracy"], "*", color=BLUE, markersize=14, zorder=5)

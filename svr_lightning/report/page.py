@@ -52,6 +52,7 @@ def page(
         undefined=StrictUndefined,
     )
     environment.filters["clip"] = clip
+    terms = next((table.titles for table in tables if table.name == "results"), {})
     html = environment.from_string(_resource("page.html")).render(
         classes=CLASSES,
         css=_resource("page.css"),
@@ -62,6 +63,7 @@ def page(
         methods=methods,
         figures=[(plot.caption, b64encode(svg.encode()).decode()) for plot, svg in figures],
         tables=tables,
+        terms={**terms, "\u03b3": "confidence threshold"},
         title=", ".join(method.name for method in methods),
     )
     return html.encode("ascii", "xmlcharrefreplace").decode("ascii")
