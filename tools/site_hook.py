@@ -27,7 +27,8 @@ _IN_ORDER = {
         get_grader""",
     "Train": """SVRTrainer SVRDataModule DataSource SVRModule SVR PolicyConfig OptimizerConfig
         LossSpec""",
-    "Rewards": "ScoredTurn RewardWeights turn_rewards trajectory_return TurnReward Reward",
+    "Rewards and credit": """ScoredTurn RewardWeights turn_rewards trajectory_return TurnReward
+        Reward turn_advantages calibration_rewards verification_rewards""",
     "A training loop of your own": """Policy TransformersEngine Decoding Renderer collect_rollout
         micro_batches policy_update_loss""",
 }
