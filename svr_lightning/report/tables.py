@@ -48,8 +48,7 @@ def all_tables(methods: Sequence[Method]) -> list[Table]:
         if method.budgets and not method.votes:
             tables.append(fixed_budgets(method, number))
         if method.at_thresholds:
-            tables.append(threshold_accuracy(method, number))
-            tables.append(threshold_operation(method, number))
+            tables += thresholds(method, number)
         if len(method.runs) > 1:
             tables += seeds(method, number)
     return tables
@@ -74,6 +73,11 @@ def headlines(methods: Sequence[Method]) -> list[str]:
             problems = sum(len(run.tables[name].ids) for name in names)
             lines.setdefault(part, []).append(f"{line} ({problems:,} problems)")
     return [line for some in lines.values() for line in some]
+
+
+def _accuracies(methods: Sequence[Method]) -> dict[str, tuple[str, str]]:
+    """Accuracy on every data set and average."""
+    return {part: (part, "accuracy") for part in columns_of(data_sets(methods))}
 
 
 def _columns(parts: Sequence[str], metrics: Sequence[str]) -> Columns:
@@ -140,10 +144,9 @@ def _notes(methods: Sequence[Method]) -> str:
 
 def main_results(methods: Sequence[Method]) -> Table:
     """Table 1: accuracy of every method on every data set."""
-    parts = columns_of(data_sets(methods))
     caption = f"Final-answer accuracy.{_MARKS}{_notes(methods)}"
-    columns = {part: (part, "accuracy") for part in parts}
     rows = [(method.name, method.summary) for method in methods]
+    columns = _accuracies(methods)
     return _table("main_results", caption, "Method", columns, rows, compared=len(rows))
 
 
@@ -236,7 +239,6 @@ def majority_vote(methods: Sequence[Method]) -> Table:
 
 def fixed_budgets(method: Method, number: int) -> Table:
     """Appendix: the answer of turn K of every problem; below, for reference, adaptive inference."""
-    columns = {part: (part, "accuracy") for part in columns_of(data_sets([method]))}
     rows = [(f"K={turns}", budget) for turns, budget in enumerate(method.budgets, start=1)]
     compared = len(rows)
     caption = (
@@ -250,37 +252,36 @@ def fixed_budgets(method: Method, number: int) -> Table:
         f"fixed_budget_sweep_{number}",
         caption + _notes([method]),
         "Budget",
-        columns,
+        _accuracies([method]),
         rows,
         compared=compared,
     )
 
 
-def threshold_accuracy(method: Method, number: int) -> Table:
-    """Appendix: accuracy at every threshold of the grid."""
-    columns = {part: (part, "accuracy") for part in columns_of(data_sets([method]))}
-    rows = [(f"{gamma:.2f}", summary) for gamma, summary in method.at_thresholds.items()]
-    caption = (
-        f"Final-answer accuracy of {method.name} at other thresholds \u03b3 of its rule, "
-        f"{method.runs[0].rule_text}.{_MARKS}{_notes([method])}"
-    )
-    name = f"confidence_threshold_accuracy_{number}"
-    return _table(name, caption, "\u03b3", columns, rows, compared=len(rows))
-
-
-def threshold_operation(method: Method, number: int) -> Table:
-    """Appendix: what every threshold costs and stops, on the averages or each data set."""
-    parts = groups(data_sets([method]))
-    columns: dict[str, tuple[str, str]] = {}
+def thresholds(method: Method, number: int) -> list[Table]:
+    """Appendix: accuracy at every threshold of the grid; then what each costs and stops."""
+    operating: dict[str, tuple[str, str]] = {}
     for metric in _OPERATING:
-        columns |= _columns([*parts], [metric])
-    rows = [(f"{gamma:.2f}", summary) for gamma, summary in method.at_thresholds.items()]
-    caption = (
-        f"Operating characteristics of {method.name} at confidence thresholds \u03b3."
-        f"{_MARKS}{_notes([method])}"
+        operating |= _columns([*groups(data_sets([method]))], [metric])
+    of_rule = (
+        f"of {method.name} at other thresholds \u03b3 of its rule, {method.runs[0].rule_text}."
     )
-    name = f"confidence_threshold_operating_{number}"
-    return _table(name, caption, "\u03b3", columns, rows, compared=len(rows))
+    end = f"{of_rule}{_MARKS}{_notes([method])}"
+    rows = [(f"{gamma:.2f}", summary) for gamma, summary in method.at_thresholds.items()]
+    return [
+        _table(
+            f"confidence_threshold_{name}_{number}",
+            f"{title} {end}",
+            "\u03b3",
+            columns,
+            rows,
+            compared=len(rows),
+        )
+        for name, title, columns in (
+            ("accuracy", "Final-answer accuracy", _accuracies([method])),
+            ("operating", "Operating characteristics", operating),
+        )
+    ]
 
 
 def seeds(method: Method, number: int) -> list[Table]:
