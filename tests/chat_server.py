@@ -26,7 +26,7 @@ class Reply:
 
 def completion(text: str | None, **changes: Any) -> Reply:
     """A well-formed answer; ``changes`` replace fields of its choice or of the whole."""
-    answer: dict[str, Any] = {
+    answer = {
         **{"id": "1", "object": "chat.completion", "created": 0, "model": "tiny"},
         "choices": [
             {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
@@ -71,13 +71,13 @@ class ChatServer(ThreadingHTTPServer):
             context.load_cert_chain(pem)
             self.socket = context.wrap_socket(self.socket, server_side=True)
         self.answer = answer
-        self.bodies: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
+        self.bodies = []
+        self.headers = []
         self.most_at_once = 0
         self._now = 0
         self._lock = threading.Lock()
         self.port = self.server_address[1]
-        self.paths: list[str] = []
+        self.paths = []
         self.url = f"http{'s' * (pem is not None)}://127.0.0.1:{self.port}/v1"
         self._thread = threading.Thread(target=self.serve_forever, args=(0.02,))
 

@@ -4,7 +4,7 @@ import csv
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def ran(*words: object, cwd: Path = ROOT, **environment: str) -> "subprocess.Com
     )
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+def refused(capsys, *words: object) -> str:
     """The line in which a command says what is wrong with it; one that reads files says no more."""
     assert main([*map(str, words)]) == 2
     *before, line = capsys.readouterr().err.splitlines()
@@ -54,12 +54,23 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return line.removeprefix("svr: error: ")
 
 
-def resolved(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
+def resolved(capsys, *words: object) -> dict[str, Any]:
     """What a command prints with ``--print_config``, read back."""
     with pytest.raises(SystemExit) as end:
         main([*map(str, words), "--print_config"])
     assert end.value.code in (0, None), capsys.readouterr().err
     return dict(yaml.safe_load(capsys.readouterr().out))
+
+
+def screen(capsys) -> str:
+    """What was printed, without line breaks."""
+    return " ".join(capsys.readouterr().out.split())
+
+
+def write_jsonl(path: Path, rows: Iterable[Any]) -> Path:
+    """A file with an object in each line."""
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
 
 
 def jsonl(path: Path) -> list[dict[str, Any]]:
@@ -69,7 +80,7 @@ def jsonl(path: Path) -> list[dict[str, Any]]:
 
 def logged(folder: Path) -> dict[str, dict[int, float]]:
     """What a run wrote to ``metrics.csv``: by key and step."""
-    found: dict[str, dict[int, float]] = {}
+    found = {}
     with (folder / "metrics.csv").open(newline="", encoding="utf-8") as stream:
         for row in csv.DictReader(stream):
             found.setdefault(row["key"], {})[int(row["step"])] = float(row["value"] or "nan")

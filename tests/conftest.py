@@ -16,7 +16,7 @@ REAL_BENCHMARKS = Path(__file__).resolve().parents[2] / "shared" / "data"
 @pytest.fixture(
     scope="session", params=[BENCHMARKS, *filter(Path.is_dir, [REAL_BENCHMARKS])], ids=str
 )
-def benchmarks(request: pytest.FixtureRequest) -> Path:
+def benchmarks(request) -> Path:
     """A folder with a file of rows for each benchmark."""
     return Path(request.param)
 

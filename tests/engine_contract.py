@@ -48,7 +48,7 @@ def test_only_the_likeliest_token_left_is_greedy_decoding(engine):
 
 
 def test_requests_may_arrive_between_steps(engine):
-    outputs: dict[int, Output] = {}
+    outputs = {}
     for request in mixed():
         engine.submit(request)
         outputs |= {output.id: output for output in engine.step()}  # type: ignore[misc]

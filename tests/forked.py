@@ -22,7 +22,7 @@ FIRST_PORT = 20_000
 PORTS_OF_A_WORKER = 1_000
 BLOCKS = 12
 """All below 32,768, where Linux begins to give ports to outgoing connections."""
-_PORTS: list[socket.socket] = []
+_PORTS = []
 METHOD = "forkserver"
 _FORKS = multiprocessing.get_context(METHOD)
 _FORKS.set_forkserver_preload(["svr_lightning.cli.training", "tests.vllm.imported"])
@@ -71,6 +71,13 @@ def free_port() -> int:
         _PORTS.append(holder)
         return port
     raise RuntimeError(f"no port of {first} to {first + PORTS_OF_A_WORKER - 1} is free")
+
+
+def slurm(task: int, tasks: int) -> dict[str, str]:
+    """What SLURM tells one of the tasks of a job on one node, and other launchers do not."""
+    settings = {"JOB_ID": 4711, "JOB_NAME": "svr", "NODELIST": "127.0.0.1", "NTASKS": tasks}
+    settings |= {"NTASKS_PER_NODE": tasks, "NNODES": 1, "NODEID": 0, "PROCID": task}
+    return {f"SLURM_{name}": str(value) for name, value in (settings | {"LOCALID": task}).items()}
 
 
 def finish_ranks(folder: Path, *arguments: str, module: str) -> None:

@@ -11,7 +11,7 @@ from svr_lightning.policy import lora
 VOCABULARY = 40
 
 
-SMALL: dict[str, Any] = {
+SMALL = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
     "intermediate_size": 48,

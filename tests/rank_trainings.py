@@ -30,7 +30,7 @@ from svr_lightning.training.distributed import SVRDeepSpeedStrategy
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
-from tests import small_fit, tolerance
+from tests import forked, small_fit, tolerance
 from tests.commands import logged
 
 LR = 1e-3
@@ -80,7 +80,7 @@ def train(
         enable_checkpointing=any(isinstance(c, ModelCheckpoint) for c in callbacks),
     )
     trainer.fit(model, make_data(), ckpt_path=resume)
-    seen: Seen = {"rollouts": first.rollouts, "folder": folder}
+    seen = {"rollouts": first.rollouts, "folder": folder}
     seen["weights"] = {k: v.clone() for k, v in model.policy.state_dict().items()}
     if lora is None:
         reference = model.reference.state_dict()
@@ -124,7 +124,7 @@ class FirstRollout(Callback):
     """Notes what the first step sampled."""
 
     def __init__(self) -> None:
-        self.rollouts: dict[tuple[str, int, int], tuple[int, ...]] = {}
+        self.rollouts = {}
 
     def on_train_batch_start(self, trainer: Any, _: Any, batch: Any, index: int) -> None:
         if trainer.global_step == 0:
@@ -149,7 +149,7 @@ class Masters(Callback):
     """Notes what DeepSpeed trains on."""
 
     def __init__(self) -> None:
-        self.seen: Seen = {}
+        self.seen = {}
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         optimizer = trainer.strategy.deepspeed_engine.optimizer
@@ -167,8 +167,8 @@ class InfiniteGradient(Callback):
     """Rank 1's gradient of the second step is infinite; notes the state before and after it."""
 
     def __init__(self) -> None:
-        self.before: Seen = {}
-        self.after: Seen = {}
+        self.before = {}
+        self.after = {}
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
         if trainer.global_step == 1:
@@ -216,12 +216,7 @@ class Placed(TransformersEngine):
 def ddp_under_slurm(folder: Path) -> Seen:
     """DDP as tasks of one SLURM node, which sets none of the variables of other launchers."""
     ours = {name: os.environ.pop(name) for name in LAUNCHERS}
-    rank = ours["RANK"]
-    slurm = {
-        **{"SLURM_JOB_NAME": "svr", "SLURM_JOB_ID": "4711", "SLURM_NTASKS": "2"},
-        **{"SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "1", "SLURM_NODEID": "0"},
-        **{"SLURM_NODELIST": "127.0.0.1", "SLURM_PROCID": rank, "SLURM_LOCALID": rank},
-    }
+    slurm = forked.slurm(int(ours["RANK"]), 2)
     os.environ |= slurm
     engine = Placed()
     seen = train(folder, strategy="ddp", devices=2, engine=engine)
@@ -301,7 +296,7 @@ def infinite(folder: Path) -> Seen:
 
 if __name__ == "__main__":
     root = Path(sys.argv[1])
-    together: Seen = {}
+    together = {}
     trainings = [ddp_and_zero2, resumed, bf16, infinite]
     for training in (*trainings, *([adapters] if find_spec("peft") else [])):
         together |= training(root)

@@ -116,8 +116,8 @@ class Actors:
 
     def __init__(self, write: Write, place: SeedContext | None = None) -> None:
         self.seeds = place or SeedContext()
-        self.prompts: list[list[Message]] = []
-        self.limits: list[int | None] = []
+        self.prompts = []
+        self.limits = []
         self._write = write
 
     def stream(self, jobs: Iterable[Job], *, at_once: bool = False) -> Iterator[tuple[int, Any]]:
@@ -146,7 +146,7 @@ def play(
     """Groups as the trainer makes them, and who wrote them."""
     actors = Actors(write, place)
     decoding = Decoding(max_completion_tokens=999, temperature=1.0)
-    driver: Any = actors
+    driver = actors
     groups = run_rollout(problems or [ten()], recipe=recipe, driver=driver, decoding=decoding)
     return groups, actors
 
@@ -167,7 +167,7 @@ def advantages(samples: Sequence[Sample]) -> list[float]:
 
 
 # recipe: prompts per problem, optimised samples per problem, turns of evaluation with T_max = 10
-RECIPES: dict[str, tuple[Recipe, int, int]] = {
+RECIPES = {
     "svr": (SVR(), 8, 10),
     "svr_proper": (SVR(proper=True), 8, 10),
     "svr_turns": (SVRPlus(sections=False, proper=False), 8, 10),

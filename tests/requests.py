@@ -13,7 +13,7 @@ from tests.models import VOCABULARY
 
 def finish(engine: Engine, count: int) -> dict[int, Output]:
     """Step until ``count`` completions have finished."""
-    outputs: dict[int, Output] = {}
+    outputs = {}
     for _ in range(1000):
         if len(outputs) == count:
             return outputs

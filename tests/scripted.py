@@ -91,7 +91,7 @@ def evaluator(
     evaluation = EvaluationConfig(
         max_turns=max_turns, stop=rule, adaptive=rule is not None, **settings
     )
-    own: dict[str, Any] = {"recipe": recipe, "renderer": renderer, "seed": RUN_SEED, "step": STEP}
+    own = {"recipe": recipe, "renderer": renderer, "seed": RUN_SEED, "step": STEP}
     own |= {} if journal is None else {"folder": journal, "fingerprint": "f"}
     return Evaluator(engine, evaluation, **own)
 

@@ -25,10 +25,10 @@ class ScriptedEngine(Engine):
         self.version = -1
         self.max_batch = max_batch
         self.steps = 0
-        self.requests: list[Request] = []
+        self.requests = []
         self._script = script
         self._logprob = logprob
-        self._running: list[tuple[Request, list[int], int]] = []
+        self._running = []
 
     def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
         """Nothing to prepare."""

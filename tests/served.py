@@ -23,7 +23,10 @@ from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.policy.policy import Policy
 from svr_lightning.training.sources import DataSource, load_problems
-from tests.chat_server import QUESTION
+from tests.chat_server import QUESTION, Answer
+from tests.chat_server import ChatServer as Scripted
+
+ASKED = [{"role": "user", "content": QUESTION}]
 
 
 def in_front_of(url: str, **settings: Any) -> ChatServer:
@@ -57,6 +60,13 @@ def serving(server: ChatServer, limits: Limits | None = None) -> Iterator[str]:
 
 
 @contextmanager
+def proxy(answer: Answer, **settings: Any) -> Iterator[tuple[str, Scripted]]:
+    """The server in front of a scripted one: its base URL, and that one."""
+    with Scripted(answer) as upstream, serving(in_front_of(upstream.url, **settings)) as url:
+        yield url, upstream
+
+
+@contextmanager
 def started(*options: str, files: int = 4096) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     """``serve`` in a process of its own, on a free port: its base URL, and the process.
 
@@ -76,8 +86,7 @@ def started(*options: str, files: int = 4096) -> Iterator[tuple[str, "subprocess
 
 def chat(url: str, **fields: Any) -> httpx.Response:
     """One request; ``fields`` of its body beside the question."""
-    body = {"messages": [{"role": "user", "content": QUESTION}], **fields}
-    return httpx.post(f"{url}/chat/completions", json=body, timeout=60)
+    return httpx.post(f"{url}/chat/completions", json={"messages": ASKED, **fields}, timeout=60)
 
 
 EMBEDDED = "embedded:countdown-tiny"
@@ -100,7 +109,7 @@ class Embedded:
     """The embedded policy on an engine of this process; three turns of up to 160 tokens."""
 
     def __init__(self, engine: Engine, problems: int) -> None:
-        sizes: dict[str, Any] = {"max_prompt_tokens": 512, "max_model_len": 1024}
+        sizes = {"max_prompt_tokens": 512, "max_model_len": 1024}
         self._policy = Policy.load(PolicyConfig(path=EMBEDDED, **sizes), engine)
         self.engine = engine
         self.renderer = self._policy.renderer
@@ -118,7 +127,7 @@ class Embedded:
     def served(self) -> Iterator[str]:
         """The policy behind the server."""
         backend = EngineBackend(self.engine, self._policy.sampling(0), self.renderer)
-        settings: dict[str, Any] = {"rule": RULE, "max_turns": 3, "max_completion_tokens": 160}
+        settings = {"rule": RULE, "max_turns": 3, "max_completion_tokens": 160}
         server = ChatServer(Settings("countdown", **settings), backend, model="svr", content="turn")
         with serving(server) as url:
             yield url

@@ -29,7 +29,7 @@ class Remembering(SVRModule):
 
 
 def module(**changes: Any) -> Remembering:
-    settings: dict[str, Any] = {
+    settings = {
         "policy": PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
         "recipe": SVR(group_size=4, horizon=2, length_scale=92, loss=LossSpec(beta=0.1)),
         "sampling": Decoding(max_completion_tokens=32),
@@ -44,7 +44,7 @@ def module(**changes: Any) -> Remembering:
 
 def data(**changes: Any) -> SVRDataModule:
     tiny = {"task": "countdown", "path": "embedded:countdown-tiny"}
-    settings: dict[str, Any] = {
+    settings = {
         "train": DataSource(name="train", **tiny, limit=12),
         "val": [DataSource(name="dev", **tiny, split="dev", limit=3)],
         "problems_per_step": 2,
@@ -54,7 +54,7 @@ def data(**changes: Any) -> SVRDataModule:
 
 
 def trainer(folder: Path, *callbacks: Callback, **changes: Any) -> SVRTrainer:
-    settings: dict[str, Any] = {
+    settings = {
         "default_root_dir": str(folder),
         "accelerator": "cpu",
         "max_epochs": 1,

@@ -31,7 +31,7 @@ class TokenServer(ChatServer):
     def __init__(self, *, device: str = "cuda", **model: Any) -> None:
         super().__init__(lambda *_: Reply(b""))
         self.url = self.url.removesuffix("/v1")
-        self.info: dict[str, Any] = {
+        self.info = {
             "model_config": {
                 **{"logprobs_mode": "processed_logprobs", "max_model_len": 512},
                 **{"dtype": "torch.float32", "multimodal_config": None, **model},
@@ -39,7 +39,7 @@ class TokenServer(ChatServer):
             "scheduler_config": {"max_num_seqs": 4},
             "device_config": {"device": device},
         }
-        self.weights: dict[str, Any] = {}
+        self.weights = {}
         """As it has loaded them."""
         self.pushes = 0
         self.fault = ""

@@ -28,6 +28,7 @@ from typing import Any
 from svr_lightning.analysis import metrics, results, table, voting
 from svr_lightning.analysis.records import SCHEMA_VERSION, SampleRecord
 from svr_lightning.analysis.table import TurnTable
+from tests.commands import write_jsonl
 
 Rows = Sequence[dict[str, Any]]
 """Sample records as JSON has them."""
@@ -199,8 +200,7 @@ def save(
     folder: Path, records: list[dict[str, Any]], settings: dict[str, Any] | None = None
 ) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(row) + "\n" for row in records)
-    (folder / "samples.jsonl").write_text(text, encoding="utf-8")
+    write_jsonl(folder / "samples.jsonl", records)
     if settings is not None:
         content = {"config": settings, "versions": {"torch": "2.13"}}
         (folder / "results.json").write_text(json.dumps(content), encoding="utf-8")

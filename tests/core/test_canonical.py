@@ -1,6 +1,5 @@
 """One spelling for every way of writing a Countdown expression."""
 
-from fractions import Fraction
 from itertools import permutations, product
 
 import pytest
@@ -53,7 +52,7 @@ def test_what_the_evaluator_does_not_read_has_no_spelling(text):
 
 
 def test_expressions_of_different_values_never_share_a_spelling():
-    values: dict[str, Fraction] = {}
+    values = {}
     forms = ("{0}{3}{1}{4}{2}", "({0}{3}{1}){4}{2}", "{0}{3}({1}{4}{2})", "-({0}{3}{1}){4}{2}")
     for numbers in permutations((1, 3, 4)):
         for form, first, second in product(forms, "+-*/", "+-*/"):

@@ -256,7 +256,7 @@ def test_certified_thresholds_break_a_promise_no_more_often_than_was_said(
     world, variants, promised
 ):
     """No certified threshold may break any promise, in all but a share delta of calibrations."""
-    draws, promises, generator = 200, PROMISES[promised], np.random.default_rng(7)
+    draws, promises, generator = 100, PROMISES[promised], np.random.default_rng(7)
     bad = {
         level
         for level in SCORES.tolist()

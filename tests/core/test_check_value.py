@@ -18,7 +18,7 @@ RIGHT = (True, "C", 0.9, 1)
 
 def recording(*turns: tuple[bool, str, float, int]) -> TurnTable:
     """Eight problems with the same turns, of 10 tokens each."""
-    rows: list[dict[str, Any]] = []
+    rows = []
     for number in range(8):
         row = record(f"p{number}", *turns)
         for turn in row["turns"]:

@@ -28,8 +28,8 @@ class Script:
     texts: list[Any]
 
     def __post_init__(self) -> None:
-        self.asked: list[Messages] = []
-        self.limits: list[int] = []
+        self.asked = []
+        self.limits = []
 
     def __call__(self, messages: Messages, max_tokens: int) -> Any:
         self.asked.append(messages)
@@ -102,7 +102,7 @@ def test_the_prompts_can_be_those_of_another_dialogue():
     [("answer", "answered", "10-4"), ("give_up", "gave_up", None)],
 )
 def test_an_answer_that_no_turn_vouches_for(otherwise, outcome, answer):
-    turns: list[Any] = []
+    turns = []
     result = Controller(
         Script([reply(DOUBT)] * 2), "countdown", max_turns=2, otherwise=otherwise
     ).solve(QUESTION, turns.append)
@@ -135,7 +135,7 @@ def test_the_limit_of_seconds_holds_for_all_turns_together(monkeypatch):
 
 
 def test_a_long_text_is_read_beside_the_event_loop():
-    readers: list[str] = []
+    readers = []
 
     class Noting(SelfVerifying):
         def read(self, text: str) -> svr.SelfCheck:
@@ -145,7 +145,7 @@ def test_a_long_text_is_read_beside_the_event_loop():
     async def client(messages: Messages, max_tokens: int) -> str:
         return DOUBT + "1" * (10**5 if len(readers) == 1 else 0)
 
-    turns: list[Any] = []
+    turns = []
     controller = Controller(client, "countdown", dialogue=Noting(), max_turns=3)
     asyncio.run(controller.solve_async(QUESTION, turns.append))
     assert [name == "MainThread" for name in readers] == [True, False, True]
@@ -235,7 +235,7 @@ def test_a_certificate_is_in_force_under_its_own_settings_alone(
 ):
     found = certificate(tmp_path)
     assert (found.rule, found.max_turns) == (Confident(threshold=0.9), 4)
-    own: dict[str, Any] = {"rule": found.rule, "max_turns": 4, "certificate": found}
+    own = {"rule": found.rule, "max_turns": 4, "certificate": found}
     result = Controller(Script([SURE]), "countdown", **own).solve(QUESTION)
     assert result.certificate is found
     own["certificate"] = certificate(tmp_path, decoding=decoding)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from svr_lightning.core.evidence import scores_of_reply, token_scores
-from svr_lightning.core.parsing import parse_self_check, verdict_span
+from svr_lightning.core.parsing import verdict_span
 from svr_lightning.core.types import (
     Completion,
     FinishReason,
@@ -82,14 +82,6 @@ def test_log_probabilities_are_means_over_the_answers_tokens_and_over_all():
     assert of(None).completion_logprob == -1.7917  # -10.75 / 6
     assert of(None).solution_logprob == -1.35  # -6.75 / 5, without the self-check
     assert token_scores("x", Reading(None), [-1e-9], lambda k: k).completion_logprob == 0.0
-
-
-@pytest.mark.parametrize("word", ["correct", "INCORRECT", "Unsure", "RIGHT", "wrong"])
-def test_the_span_is_the_word(word):
-    text = f"before <SELF_CHECK>\nVerdict == {word}; CONFIDENCE: 1</self_check> VERDICT: UNSURE"
-    span = verdict_span(text)
-    assert text[slice(*span)] == word
-    assert parse_self_check(word).verdict == "UNSURE"  # a word without its field is none
 
 
 def test_a_tokenizers_own_tokens_are_found_by_what_they_decode_to():

@@ -4,9 +4,7 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from matplotlib.figure import Figure
-from torchmetrics.classification import BinaryCalibrationError
 
 from svr_lightning.analysis.intervals import wilson_interval
 from svr_lightning.analysis.metrics import averages, groups, measure, summarize
@@ -19,11 +17,9 @@ from svr_lightning.report.figures import (
     budget_numbers,
     draw_budgets,
     draw_frontier,
-    draw_rules,
     draw_thresholds,
     frontier_numbers,
     reliability_numbers,
-    rule_numbers,
     stop_numbers,
     threshold_numbers,
     transition_numbers,
@@ -93,17 +89,6 @@ def test_a_confidence_at_an_edge_lies_in_the_bin_that_it_begins_and_1_in_the_las
     assert bin_of(np.nextafter(edges[1:], 0)).tolist() == [*range(10)]
 
 
-def test_the_calibration_error_is_that_of_torchmetrics():
-    draws = np.random.default_rng(0)
-    confidence = 0.02 + 0.96 * draws.beta(3, 1.5, 1000)  # away from 1, which theirs misplaces
-    correct = draws.random(1000) < confidence**2
-    turns = ((bool(y), "C", float(c), 1) for c, y in zip(confidence, correct, strict=True))
-    table = turn_tables([record(str(k), turn) for k, turn in enumerate(turns)])["toy"]
-    error = BinaryCalibrationError(n_bins=10)(torch.tensor(confidence), torch.tensor(correct))
-    found = reliability_numbers(table)["observed"]
-    assert found["ece"] == pytest.approx(float(error), abs=1e-6)
-
-
 def test_the_interval_of_an_average_shrinks_with_the_data_sets_that_it_is_over():
     low, high = wilson_interval(0.8, 10) or (0, 0)
     one = {"accuracy": 0.8, "accuracy_ci95": [low, high], "n": 10}
@@ -116,16 +101,6 @@ def test_the_interval_of_an_average_shrinks_with_the_data_sets_that_it_is_over()
     assert np.allclose(mean.interval, [0.8 - (0.8 - low) / 2**0.5, 0.8 + (high - 0.8) / 2**0.5])
     assert summary("All-3", "accuracy").mean is None
     assert summary("GSM8K", "brier").interval is None
-
-
-def test_a_summary_of_several_seeds_has_their_sample_deviation_and_no_interval_over_problems():
-    seeds = [{"toy": {"accuracy": value, "accuracy_ci95": [0.0, 1.0]}} for value in (0.2, 0.4, 0.9)]
-    found = summarize(seeds)("toy", "accuracy")
-    # Mean .5; squares .09 + .01 + .16 = .26, over two .13.
-    assert found.mean == pytest.approx(0.5)
-    assert found.deviation == pytest.approx(0.13**0.5)
-    assert found.interval is None
-    assert found.text == "0.500 \u00b1 0.361"
 
 
 @pytest.fixture
@@ -180,17 +155,6 @@ def test_the_bar_of_several_seeds_is_their_standard_deviation(tmp_path):
     ((point,),) = (panel["points"] for panel in frontier_numbers(methods)["panels"])
     # 3/4 and 1/4: the sample standard deviation is sqrt(2 x 1/16), not divided by sqrt(2).
     assert point["accuracy_interval"] == pytest.approx([0.5 - 0.125**0.5, 0.5 + 0.125**0.5])
-
-
-def test_a_policy_that_is_never_right_has_an_axis_of_shares(tmp_path):
-    rows = [record(str(i), *[(False, "I", 0.1, 5)] * 3) for i in range(10)]
-    (method,) = read_methods([str(save(tmp_path / "wrong", rows))])
-    (table,) = method.runs[0].tables.values()
-    budgets = draw_budgets(budget_numbers(method))
-    for figure in (budgets, draw_rules(rule_numbers({"toy": table}))):
-        low, high = figure.axes[0].get_ylim()
-        assert -0.06 < low < 0
-        assert 0.09 < high < 0.4
 
 
 def test_pooling_keeps_every_problem_of_every_data_set():

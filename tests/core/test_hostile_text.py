@@ -1,4 +1,4 @@
-"""A megabyte of what a policy might write at its worst is read and graded in bounded time."""
+"""A great deal of what a policy might write at its worst is read and graded in bounded time."""
 
 import pytest
 
@@ -48,10 +48,10 @@ PIECES = [
 
 
 @pytest.fixture(params=PIECES, ids=ascii)
-def text(request: pytest.FixtureRequest) -> str:
-    """One piece, repeated to a million characters."""
+def text(request) -> str:
+    """One piece, repeated to 300,000 characters: quadratic time would take many minutes."""
     piece = str(request.param)
-    return piece * (1_000_000 // len(piece))
+    return piece * (300_000 // len(piece))
 
 
 @pytest.mark.parametrize("prefix", ["", "<self_check>CONFIDENCE: 0.9 VERDICT: CORRECT"])

@@ -7,7 +7,6 @@ import pytest
 
 from svr_lightning.analysis.intervals import (
     effective_size,
-    percentile_interval,
     resample_counts,
     split_clusters,
     wilson_interval,
@@ -38,19 +37,6 @@ def test_the_effective_size_is_that_of_independent_problems():
     # Opposite ones in each cluster: no less than independent, and no more is claimed.
     assert effective_size(np.array([1, 0] * 5), pairs) == 10
     assert effective_size(np.array([]), np.array([], dtype=int)) == 0.0
-
-
-def test_intervals_over_clusters_cover_the_truth_and_those_over_problems_do_not():
-    generator, cluster = np.random.default_rng(0), np.repeat(np.arange(60), 4)
-    hits = {"clusters": 0, "problems": 0}
-    for trial in range(200):
-        values = np.repeat(generator.random(60) < 0.3, 4).astype(float)
-        for name, groups in (("clusters", cluster), ("problems", np.arange(240))):
-            counts = resample_counts(groups, 200, seed=trial)
-            low, high = percentile_interval(counts @ values / counts.sum(1)) or [1.0, 0.0]
-            hits[name] += low <= 0.3 <= high
-    assert hits["clusters"] >= 180
-    assert hits["problems"] < 150
 
 
 def test_the_interval_of_a_proportion_is_wilsons():

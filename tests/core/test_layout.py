@@ -82,7 +82,7 @@ def module_graph() -> dict[str, set[str]]:
 
 @cache
 def room_graph() -> dict[str, set[str]]:
-    graph: dict[str, set[str]] = {room_of(module): set() for module in files()}
+    graph = {room_of(module): set() for module in files()}
     for module, targets in module_graph().items():
         graph[room_of(module)] |= {room_of(target) for target in targets} - {room_of(module)}
     return graph
@@ -99,7 +99,7 @@ def test_no_import_goes_round_in_a_circle(graph):
 
 def test_the_package_has_few_rooms_on_few_levels():
     graph = room_graph()
-    levels: dict[str, int] = {}
+    levels = {}
     for room in TopologicalSorter(graph).static_order():
         levels[room] = 1 + max((levels[below] for below in graph[room]), default=0)
     assert max(levels.values()) <= MAX_LEVELS, levels

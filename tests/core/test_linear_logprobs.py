@@ -20,7 +20,7 @@ N, H, V = 5, 4, 11
     params=[(e, b) for e in (1, 15, 55, 10_000) for b in (0, 130, 10_000)],
     ids=lambda sizes: "{}-elements-{}-bytes".format(*sizes),
 )
-def _block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _block(request, monkeypatch) -> None:
     """Blocks of 1 and of 3 of the 11 tokens, the last of them shorter, and of all 11.
 
     None, some or all of them are kept for the backward pass.
@@ -163,7 +163,7 @@ def test_what_is_kept_for_the_backward_pass_is_bounded(monkeypatch):
 
     def blocks_kept(room: int) -> int:
         monkeypatch.setattr(blockwise, "KEPT_BYTES", room)
-        kept: list[int] = []
+        kept = []
 
         def note(tensor: Tensor) -> Tensor:
             kept.append(tensor.nbytes)

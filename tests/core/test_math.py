@@ -191,11 +191,6 @@ def test_a_reference_that_no_answer_equals_does_not_equal_itself(reference):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("reference", ["5", r"\frac12", "{7}", "(1, 2]", r"\text{no}", ""])
-def test_a_reference_that_an_answer_can_equal_passes(reference):
-    check_reference(problem(reference))
-
-
 # --- extraction ----------------------------------------------------------------------------
 
 

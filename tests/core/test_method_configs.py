@@ -96,15 +96,6 @@ def test_an_ablation_changes_what_it_names(name, off, interface):
     assert (changed.group_size, changed.horizon) == ((24, 1) if name == "single_turn" else (8, 3))
 
 
-def test_published_and_matched_gspo_are_two_settings_of_one_recipe():
-    published, matched = (
-        recipe("gsm8k", layer(f"gspo_{name}")).loss for name in ("published", "matched")
-    )
-    assert published.ratio == matched.ratio == "sequence"
-    assert (published.clip_eps, published.clip_eps_high, published.beta) == (3e-4, 4e-4, 0.0)
-    assert read(layer("gspo_published"))["model"]["updates_per_rollout"] == 4
-
-
 @pytest.mark.parametrize("run", ["countdown_tiny", "countdown", "gsm8k", "math"])
 def test_matched_gspo_differs_from_grpo_in_the_ratio_alone(run):
     grpo, matched = (recipe(run, layer(name)).loss for name in ("grpo", "gspo_matched"))

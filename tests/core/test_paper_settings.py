@@ -182,6 +182,8 @@ def test_every_method_takes_24_generations_of_a_problem():
 def test_a_method_has_the_options_that_it_is_named_for(name):
     options = read(f"methods/{name}")["model"]["recipe"]["init_args"]
     assert {key: options[key] for key in OWN[name]} == OWN[name]
+    updates = read(f"methods/{name}")["model"].get("updates_per_rollout", 1)
+    assert updates == (4 if name == "gspo_published" else 1)
 
 
 def test_single_turn_methods_on_countdown_may_take_2048_tokens():

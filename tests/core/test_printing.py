@@ -3,6 +3,7 @@
 import json
 
 from svr_lightning.evaluation.printing import print_results
+from tests.commands import screen
 
 VALUES = {
     "n": 1319, "accuracy": 0.5333, "accuracy_ci95": [0.4671, 0.5982], "turns": 10.0,
@@ -32,5 +33,5 @@ def test_a_recording_of_every_turn_says_that_no_rule_has_stopped_it(tmp_path, ca
     results = {"datasets": {"toy": VALUES}, "config": config}
     (tmp_path / "results.json").write_text(json.dumps(results))
     print_results(tmp_path / "results.json")
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = screen(capsys)
     assert "every turn is recorded and the last of 3 returned; to stop by a rule: svr re" in shown

@@ -202,7 +202,7 @@ PROMPTS = {
 
 def asked_by(program: Any, task: str, checked: bool) -> list[str]:
     """The prompt of each turn, which is one prompt however often a program asks it."""
-    found: list[str] = []
+    found = []
     texts = [text + check * checked for text, check in zip(WRITTEN[task], CHECKS, strict=True)]
 
     def write(turn: int, request: Any) -> Any:
@@ -254,7 +254,7 @@ def shown(recipe: Recipe, turns: int) -> list[tuple[int, set[int]]]:
 
 
 def test_a_tutor_sees_the_latest_answer_and_the_solver_that_answer_and_its_feedback():
-    expected: list[tuple[int, set[int]]] = [(0, set())]
+    expected = [(0, set())]
     for t in range(2, 10, 2):
         expected += [(0, {t - 1}), (t + 1, {t - 1, t})]
     assert shown(MLMTRL(), 9) == expected

@@ -24,6 +24,7 @@ from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.config import OptimizerConfig, ReferenceConfig
 from svr_lightning.training.module import SVRModule
+from svr_lightning.training.sources import DataSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +124,10 @@ def test_arguments_of_a_function_are_held_to_their_ranges():
         (lambda: OpenAIEngine("http://h", "m", tries=0), "tries=0 must be at least 1"),
         (lambda: SVRModule(updates_per_rollout=0), "updates_per_rollout=0 must be at least 1"),
         (lambda: SVRModule(resample="always"), "resample='always' must be one of"),
+        (
+            lambda: DataSource(name="../x", task="math", path="x"),
+            "name='../x' must be made of lett",
+        ),
     ],
 )
 def test_every_settings_object_of_the_package_holds_its_ranges(make, message):

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from svr_lightning.core.credit import check_choices, max_to_go
-from svr_lightning.core.evidence import token_span
 from svr_lightning.core.rewards import RewardWeights, sections
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import Choice, Sample, ScoredTurn, Verdict
@@ -273,18 +272,6 @@ def test_the_analysis_ends_at_the_answer_where_its_tags_are_missing():
     assert analysis_span("no tags at all") is None
 
 
-def test_a_span_of_characters_covers_whole_tokens():
-    pieces = ["<think>", "ab", "cd", "", "ef"]
-    size = [len("".join(pieces[: k + 1])) for k in range(5)]
-    for span, tokens in [
-        ((7, 9), (1, 2)),
-        ((8, 10), (1, 3)),
-        ((0, 13), (0, 5)),
-        ((12, 99), (4, 5)),
-    ]:
-        assert token_span(span, 5, lambda k: size[k - 1]) == tokens
-
-
 # --- RLCR -------------------------------------------------------------------------------------
 
 
@@ -307,7 +294,7 @@ def test_rlcr_averages_its_turns_and_trains_the_last():
 
 
 def svr_plus(**options: Any) -> tuple[SVRPlus, Group, list[Sample]]:
-    fixed: Any = {"group_size": 2, "weights": RewardWeights(alpha=0.0), "scale_rewards": "none"}
+    fixed = {"group_size": 2, "weights": RewardWeights(alpha=0.0), "scale_rewards": "none"}
     recipe = SVRPlus(proper=False, **fixed, **options)
     return recipe, *credited(recipe, lambda i, n, _: THREE_TURNS[i][n])
 
@@ -339,7 +326,7 @@ def test_svr_plus_draws_each_turn_equally_often_and_credits_it_as_it_credits_all
     of_turn = [[(0.2, -0.6525), (0.3, 0.1725), (0.0, 0.3725)]]
     of_turn.append([(-solution, -check) for solution, check in of_turn[0]])
     recipe, group, _ = svr_plus(turns="drawn")
-    draws: Counter[tuple[int, ...]] = Counter()
+    draws = Counter()
     for step in range(900):
         samples = recipe.credit(replace(group, seeds=SeedContext(step=step)))
         written = texts(samples)
@@ -371,7 +358,7 @@ def test_svr_plus_can_optimise_as_few_sequences_as_svr():
 
 def test_svr_plus_holds_the_end_of_a_turn_to_account_for_a_missing_self_check():
     weights = RewardWeights(cal=0, over=0, detect=0, ready=0, fmt=1.0)
-    options: Any = {"scale_rewards": "none", "turns": "all", "proper": False}
+    options = {"scale_rewards": "none", "turns": "all", "proper": False}
     recipe = SVRPlus(group_size=2, horizon=1, weights=weights, **options)
     check = "<self_check>VERDICT: CORRECT; CONFIDENCE: 1.00</self_check>"
     _, samples = credited(recipe, lambda i, *_: [RIGHT + check, RIGHT][i])

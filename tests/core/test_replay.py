@@ -13,7 +13,6 @@ from tests.trajectories import (
     EXPECTED,
     adaptive,
     failed,
-    record,
     records_of,
     same,
     turn_tables,
@@ -86,12 +85,6 @@ def test_a_recording_without_accepted_has_what_its_rule_says():
     assert told.accepted.tolist() == [False] * 4 + [True, False]
 
 
-def test_a_fixed_budget_returns_its_own_turn():
-    outcome = replay(_table(uncensored()), None, 2)
-    assert outcome.returned.tolist() == outcome.observed.tolist() == [2] * 6
-    assert not outcome.stopped_early.any()
-
-
 def test_the_curve_over_budgets_is_worked_out_by_hand():
     table = _table(uncensored())
     curve = [_measured(table, None, budget) for budget in (1, 2, 3)]
@@ -126,15 +119,6 @@ def test_curves_hold_every_budget_and_threshold():
     assert (low["accuracy"], low["pse"], low["turns"]) == (4 / 6, 2 / 6, 9 / 6)
     assert found["operating_point"] == found["thresholds"][7]
     assert curves(turn_tables(uncensored()), NATS, 3)["thresholds"] == []
-
-
-def test_curves_change_the_threshold_of_the_runs_own_rule():
-    """RLCR's self-check is a confidence alone: its verdicts read UNSURE."""
-    rows = [record(str(k), *[(True, "U", 0.9, 100)] * 3) for k in range(4)]
-    found = curves(turn_tables(rows), Confident(threshold=0.8, needs_correct=False), 3)
-    for row in (found["operating_point"], found["thresholds"][0]):
-        values = row["datasets"]["toy"]
-        assert (values["esr"], values["avg_total_tokens"]) == (1.0, 200.0)
 
 
 def test_transitions_count_what_a_turn_fixed_and_what_it_broke():

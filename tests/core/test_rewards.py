@@ -312,7 +312,7 @@ STATED = replace(ZERO_FORMAT, confidence=0.9, task_format=1.0, self_check_format
     ],
 )
 def test_rlcr_pays_for_correctness_confidence_and_form(turn, brier, log):
-    rules: Any = {"brier": brier, "log": log}
+    rules = {"brier": brier, "log": log}
     for rule, score in rules.items():
         (reward,) = RLCR(score=rule).reward([turn])
         form = {"task_format": 0.4, "self_check_format": 0.4 * turn.self_check_format}

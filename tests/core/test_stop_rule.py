@@ -28,7 +28,7 @@ from svr_lightning.core.stopping import (
 from svr_lightning.core.types import Ending, StopSignals, TokenScores, Verdict
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.config import EvaluationConfig
-from tests.trajectories import record, records_of, turn_tables
+from tests.trajectories import record, turn_tables
 
 VERDICTS = {"C": Verdict.CORRECT, "I": Verdict.INCORRECT, "U": Verdict.UNSURE}
 
@@ -301,13 +301,6 @@ def test_all_turns_up_to_the_stop_are_paid_for_and_no_other(rule, returned, toke
     assert measure(outcome)["avg_total_tokens"] == tokens
 
 
-def test_an_oracle_stops_at_the_first_right_answer_or_not_at_all():
-    (table,) = turn_tables([letter_record("abc", "b"), letter_record("aaa", "b")]).values()
-    outcome = replay(table, FirstRight(), 3)
-    assert outcome.returned.tolist() == [2, 3]
-    assert outcome.stopped_early.tolist() == [True, False]
-
-
 def test_labels_cannot_reach_a_rule_that_inference_may_use():
     assert not issubclass(FirstRight, StopRule)
     assert "FirstRight" not in RULES
@@ -320,67 +313,6 @@ def test_labels_cannot_reach_a_rule_that_inference_may_use():
     }
     with pytest.raises(ValueError, match="is no stopping rule"):
         rule_from_config({"stop": {"class_path": "svr_lightning.analysis.table.FirstRight"}})
-
-
-RULE = st.one_of(
-    st.builds(FixedTurns, turns=st.integers(1, 5)),
-    st.builds(RepeatedAnswer, times=st.integers(2, 4), in_a_row=st.booleans()),
-    st.builds(Majority, certainty=st.sampled_from([0.75, 0.9, 1.0])),
-    st.builds(Posterior, threshold=st.sampled_from([0.4, 0.85]), alternatives=st.integers(1, 9)),
-    st.builds(
-        Confident,
-        threshold=st.sampled_from([0.0, 0.5, 0.85, 1.0]),
-        score=st.sampled_from(["confidence", "verdict_probability"]),
-        needs_correct=st.booleans(),
-    ),
-    st.builds(
-        Confident,
-        threshold=st.sampled_from([-0.3, 0.0]),
-        score=st.sampled_from(["answer_logprob", "completion_logprob", "solution_logprob"]),
-        needs_correct=st.booleans(),
-    ),
-)
-LEVELS = st.sampled_from([0.0, 0.4, 0.5, 0.85, 1.0])
-NATS = st.none() | st.sampled_from([0.0, -0.2, -0.3, -2.0])
-TURNS = st.lists(
-    st.fixed_dictionaries(
-        {
-            "verdict": st.sampled_from([v.value for v in Verdict]),
-            "confidence": LEVELS,
-            "verdict_probability": st.none() | LEVELS,
-            "answer_logprob": NATS,
-            "completion_logprob": NATS,
-            "solution_logprob": NATS,
-            "truncated": st.booleans(),
-            "answer_group": st.integers(0, 3),
-        }
-    ),
-    min_size=4,
-    max_size=4,
-)
-
-
-@settings(max_examples=150, deadline=None)
-@given(RULE, st.lists(TURNS, min_size=1, max_size=4), st.integers(1, 4))
-def test_a_table_returns_what_turn_after_turn_would(rule, trajectories, max_turns):
-    rows = []
-    for name, turns in enumerate(trajectories):
-        row = record(str(name), *[(True, "C", 0.5, 1)] * 4)
-        for turn, changes in zip(row["turns"], turns, strict=True):
-            turn.update(changes)
-        rows.append(row)
-    outcome = replay(turn_tables(rows)["toy"], rule, max_turns)
-    for index, row in enumerate(records_of(rows)):
-        seen: list[StopSignals] = []
-        for signals in row.signals:
-            seen.append(signals)
-            returned = seen[rule.answer_turn(seen, max_turns) - 1]
-            has_answer = isinstance(rule, FixedTurns) or returned.answer > 0
-            if (rule.stops(seen, max_turns) and has_answer) or len(seen) == max_turns:
-                break
-        assert outcome.observed[index] == len(seen)
-        assert outcome.returned[index] == rule.answer_turn(seen, max_turns)
-        assert outcome.stopped_early[index] == (len(seen) < max_turns)
 
 
 # --- configurations -----------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -50,7 +49,7 @@ class Lenient(Countdown):
 
 
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def module(tmp_path, monkeypatch) -> Iterator[str]:
     (tmp_path / "echo_tasks.py").write_text(MODULE)
     (tmp_path / "raises.py").write_text("raise RuntimeError('no luck')")
     monkeypatch.syspath_prepend(tmp_path)

@@ -2,13 +2,9 @@
 
 from itertools import combinations
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from svr_lightning.analysis.intervals import wilson_interval
-from svr_lightning.analysis.voting import majority_is_right
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import AnswerNumbers
 from tests.trajectories import pool, vote
@@ -44,19 +40,6 @@ def by_hand(answers: str, k: int) -> float:
         votes = [letter for letter in chosen if letter != "."]
         wins.append(bool(votes) and max(votes, key=votes.count) == "a")  # max takes the first
     return sum(wins) / len(wins)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.text(alphabet="ab.c", min_size=1, max_size=6), st.data())
-def test_every_subset_votes_as_counted_one_by_one(answers, data):
-    k = data.draw(st.integers(1, len(answers)))
-    letters = np.array([["ab.c".index(letter) for letter in answers]])
-    subsets = list(combinations(range(len(answers)), k))
-    chosen = np.zeros((1, len(subsets), len(answers)), dtype=bool)
-    for row, places in enumerate(subsets):
-        chosen[0, row, list(places)] = True
-    outcomes = majority_is_right(np.where(letters == 2, -1, letters), letters == 0, chosen)
-    assert outcomes.mean() == pytest.approx(by_hand(answers, k))
 
 
 def test_values_of_a_small_set_by_hand():

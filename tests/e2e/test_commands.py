@@ -17,27 +17,22 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from svr_lightning.__main__ import main
 from svr_lightning.core.stopping import Confident, rule_from_config
 from svr_lightning.tasks import get_task
+from tests import forked
 from tests.commands import ROOT, TINY, embedded, flags, jsonl, ran
 
-SHORT = [
-    *flags(
-        {
-            "trainer.max_steps": "2",
-            "data.problems_per_step": "2",
-            "data.test": embedded(6),
-        }
-    ),
-]
+SHORT = flags({"trainer.max_steps": 2, "data.problems_per_step": 2, "data.test": embedded(6)})
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def run(tmp_path_factory) -> tuple[Path, str]:
     """A short training of the embedded default, and its terminal output."""
     folder = tmp_path_factory.mktemp("e2e") / "run"
-    words = ("fit", *TINY, *SHORT, "--trainer.default_root_dir", folder)
-    done = ran(sys.executable, "-m", "svr_lightning", *words)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return folder, done.stdout + done.stderr
+    words = ("fit", *TINY, *SHORT, "--trainer.default_root_dir", str(folder))
+    log = folder.with_name("log")
+    code = forked.wait(forked.start(log, *words, COLUMNS="80"))
+    said = log.read_text(errors="replace")
+    assert code == 0, said[-3000:]
+    return folder, said
 
 
 def test_fit_ends_with_a_table_of_before_and_after(run):
@@ -104,20 +99,9 @@ def test_test_and_validate_write_their_own_folders(run):
 @pytest.mark.parametrize("name", ["gsm8k", "math", "countdown"])
 def test_the_real_configurations_run_on_real_rows(name, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    arguments = [
-        "fit",
-        "--config",
-        f"configs/{name}.yaml",
-        "--config",
-        "configs/hardware/cpu_smoke.yaml",
-        *flags(
-            {
-                "config": "tests/real_rows.yaml",
-                "trainer.default_root_dir": str(tmp_path),
-            }
-        ),
-    ]
-    assert main(arguments) == 0
+    layers = (name, "hardware/cpu_smoke", "tests/real_rows.yaml")
+    configs = [word for layer in layers for word in ("--config", layer)]
+    assert main(["fit", *configs, "--trainer.default_root_dir", str(tmp_path)]) == 0
     assert list(tmp_path.glob("logs/events*"))
     assert (tmp_path / "checkpoints" / "last.ckpt").is_file()
     assert (tmp_path / "eval" / "step-000002" / "results.json").is_file()
@@ -125,7 +109,7 @@ def test_the_real_configurations_run_on_real_rows(name, tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(tmp_path_factory) -> Path:
     """The ``bin`` of an environment with the wheel, and what else this one has installed."""
     folder = tmp_path_factory.mktemp("installed")
     pip = [sys.executable, "-m", "pip", "--quiet"]
@@ -152,14 +136,13 @@ def test_an_installed_wheel_needs_no_checkout(installed, tmp_path):
     assert Path(file).is_relative_to(installed.parent)
     assert tests == "None"
     root = ("--trainer.default_root_dir", "run")
-    run_installed("fit", "--config", "countdown_tiny", *SHORT, "--data.val", "[]", *root)
+    layers = ("--config", "countdown_tiny", "--config", "methods/svr_plus")
+    run_installed("fit", *layers, *SHORT, "--data.val", "[]", *root)
     asked = ("--model.policy.path", "run/policy", "--question", "3 5 8 = 16")
     assert "turn 1" in run_installed("predict", "--config", "countdown_tiny", *asked, *root)
     promise = ("--max-wrong-accepted", "0.2", "--out", "certified", "--write", "run/policy")
     assert "certificate.json" in run_installed("certify", "embedded:log", *promise)
     assert "usage: svr serve" in run_installed("serve", "--help")
-    layers = ("--config", "gsm8k", "--config", "hardware/1gpu", "--config", "methods/murphy")
-    assert "murphy.Murphy" in run_installed("fit", *layers, "--print_config")
 
 
 def test_the_callbacks_at_the_top_are_those_of_the_package():

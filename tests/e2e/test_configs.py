@@ -22,7 +22,7 @@ OVERLAYS = sorted(
 number of the paper in tests/core/test_paper_settings.py."""
 
 
-def resolve(capsys: pytest.CaptureFixture[str], *configs: Path) -> dict[str, Any]:
+def resolve(capsys, *configs: Path) -> dict[str, Any]:
     """What a training of these layers is configured with."""
     return resolved(capsys, "fit", *(part for path in configs for part in ("--config", path)))
 

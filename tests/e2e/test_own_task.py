@@ -1,17 +1,15 @@
 """A task from outside the package, whose answers are programs, trains through the command line."""
 
-import json
 import shutil
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import svr_lightning as svr
 from svr_lightning.core.types import Problem
 from tests import forked
-from tests.commands import ROOT, SMALL, jsonl
+from tests.commands import ROOT, SMALL, jsonl, write_jsonl
 
 EXAMPLE = ROOT / "examples" / "sorting_task.py"
 ROW = {"inputs": [[3, 1, 2], [], [5, 5, 0]], "outputs": [[1, 2, 3], [], [0, 5, 5]]}
@@ -51,7 +49,7 @@ data:
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def package(tmp_path, monkeypatch) -> Path:
     folder = tmp_path / "my_package"
     folder.mkdir()
     (folder / "__init__.py").touch()
@@ -62,8 +60,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_two_steps_through_the_command_line_without_touching_the_package(package):
-    rows = package / "rows.jsonl"
-    rows.write_text("".join(json.dumps({**ROW, "id": f"s{i}"}) + "\n" for i in range(4)))
+    rows = write_jsonl(package / "rows.jsonl", ({**ROW, "id": f"s{i}"} for i in range(4)))
     config = package / "sorting.yaml"
     config.write_text(CONFIG.replace("PATH", str(rows)))
     graded = package / "graded.txt"
@@ -109,7 +106,7 @@ SORT = "def solve(xs): return sorted(xs)"
     ],
 )
 def test_programs_run_in_a_process_that_can_do_nothing_else(package, program, right):
-    task: Any = import_module("my_package.sorting").Sorting()
+    task = import_module("my_package.sorting").Sorting()
     task.timeout = 1 if "while" in program else 20
     leak = package / "leak"
     text = program.replace("PATH", repr(str(leak)))

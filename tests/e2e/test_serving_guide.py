@@ -9,7 +9,7 @@ from typing import Any
 
 from svr_lightning.__main__ import main
 from tests.chat_server import ChatServer, Reply, completion, turn_of
-from tests.commands import ROOT
+from tests.commands import ROOT, write_jsonl
 from tests.pages import blocks, page
 from tests.served import started
 
@@ -46,7 +46,7 @@ def test_sixty_labelled_questions_make_a_certified_proxy(tmp_path, monkeypatch):
     rows = [
         {"question": f"What is {k} + 17?", "answer": f"#### {k + 17}"} for k in range(QUESTIONS)
     ]
-    Path("questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(Path("questions.jsonl"), rows)
     with ChatServer(model) as upstream:
 
         def here(words: list[str]) -> list[str]:
@@ -58,7 +58,7 @@ def test_sixty_labelled_questions_make_a_certified_proxy(tmp_path, monkeypatch):
         assert certificate["data"]["clusters"] == QUESTIONS
         asked = len(upstream.bodies)
         with started(*here(serve[1:])) as (url, _):
-            namespace: dict[str, Any] = {}
+            namespace = {}
             question = "What is 1 + 17?"
             exec(
                 script.replace(OWN, url).replace("6 boxes of 7 pens, 2 lost. How many?", question),

@@ -69,7 +69,7 @@ def test_the_table_of_budgets_is_what_is_published():
         [cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()
     )
     budgets = [int(re.findall(r"\d+", cell)[0]) for cell in head[1:]]
-    tasks: list[Task] = [task for task in BOTH for _ in budgets[::2]]
+    tasks = [task for task in BOTH for _ in budgets[::2]]
     curves = {
         (task, PAGE.get(curve["title"], curve["title"]), point["budget"]): point["accuracy"]
         for task in BOTH

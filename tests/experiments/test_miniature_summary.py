@@ -1,6 +1,4 @@
-"""Values of seeds and resamples, comparisons and claims, on cases worked out by hand."""
-
-import math
+"""Comparisons and claims, on cases worked out by hand."""
 
 import numpy as np
 import pytest
@@ -10,50 +8,7 @@ from experiments.miniature.claims import Claim, claim_entries, decided, normal_p
 from experiments.miniature.results import FREE, pairs_of
 from experiments.miniature.rows import BY_NAME
 from experiments.miniature.summary import Judged
-from svr_lightning.analysis.choice import Draws, draw
-from svr_lightning.analysis.replay import replay
-from svr_lightning.core.metrics import DEFINITIONS
-from svr_lightning.core.stopping import Confident
-from tests.trajectories import EXPECTED, record, turn_tables, uncensored
-
-
-def test_every_metric_is_that_of_the_table_worked_out_by_hand():
-    six = turn_tables(uncensored())["toy"]
-    drawn = draw(np.arange(6))
-    found = summary.metrics([replay(six, Confident(), 3)], drawn)
-    # All six are right at one of their three turns; 3328 tokens for three right answers.
-    expected = {**EXPECTED, "any_turn_accuracy": 1.0, "tokens_per_correct": 3328 / 3}
-    for name, values in found.items():
-        entry = summary.entry(values, drawn)
-        assert math.isclose(entry["mean"], expected[name], rel_tol=1e-12), name
-        assert entry["ci95"][0] <= entry["mean"] <= entry["ci95"][1]
-
-
-def test_every_resample_is_what_measuring_it_on_its_own_gives():
-    table = replay(turn_tables(uncensored())["toy"], Confident(), 3)
-    drawn = draw(table.cluster, resamples=40)
-    found = summary.metrics([table], drawn)
-    for number, row in enumerate(drawn.counts.astype(int)):
-        alone = table.select(np.repeat(np.arange(6), row))
-        for name in found.keys() & DEFINITIONS.keys() - {"any_turn_accuracy"}:
-            expected = pytest.approx(alone.value(name), nan_ok=True)
-            assert found[name][0, number] == expected, name
-
-
-def test_seeds_are_resampled_as_well_as_problems():
-    """Two seeds, one always right and one always wrong: a resample has 0, 1/2 or 1."""
-    column = np.ones(50)
-    drawn = draw(np.arange(50), 2)
-    ratios = {"accuracy": ([column, 0 * column], [column, column])}
-    entry = summary.entry(summary.values(ratios, drawn)["accuracy"], drawn)
-    assert entry == {"mean": 0.5, "ci95": [0.0, 1.0], "seeds": [1.0, 0.0]}
-
-
-def test_a_seed_without_a_value_is_left_out_of_the_mean():
-    counts, seeds = np.ones((3, 2)), np.array([[1.0, 1], [1, 1], [0, 2]])
-    drawn = Draws(counts=counts, seeds=seeds, halves=np.ones((1, 2), dtype=bool), size=2)
-    entry = summary.entry(np.array([[0.4] * 3, [math.nan] * 3]), drawn)
-    assert entry == {"mean": 0.4, "ci95": [0.4, 0.4], "seeds": [0.4, None]}
+from tests.trajectories import record, turn_tables
 
 
 def test_problems_of_one_set_of_numbers_are_drawn_together():

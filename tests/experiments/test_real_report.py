@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.real.report import adaptive, compared, fitted, free_options, report, says_correct
+from experiments.real.report import adaptive, fitted, free_options, report, says_correct
 from svr_lightning.analysis.table import TurnTable
 from tests import trajectories
 
@@ -64,12 +64,6 @@ def test_a_rule_is_chosen_on_one_half_within_the_budget_and_measured_on_the_othe
     assert fitted(right, same, np.full(4, 10.0), half) == 0.0  # each half prefers the other rule
     costs = np.tile([20, 10], (4, 1))
     assert fitted(right, costs, np.full(4, 10.0), half) == 0.5  # only the second is allowed
-
-
-def test_a_difference_that_is_the_same_for_every_seed_and_problem_has_no_interval():
-    found = compared([1, 2], 5, lambda seed, rows: 0.25)
-    assert (found["value"], found["ci95"]) == (0.25, [0.25, 0.25])
-    assert found["p"] == pytest.approx(2 / 2000)
 
 
 def test_the_report_compares_arms_from_the_published_files_alone(tmp_path):

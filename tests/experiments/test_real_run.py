@@ -10,23 +10,21 @@ from experiments.real import __main__ as real
 from experiments.real import plan, tasks
 from tests.commands import flags
 
-CHEAP = (
-    *flags(
-        {
-            "model.engine.class_path": "svr_lightning.engines.transformers.TransformersEngine",
-            "trainer.precision": "32-true",
-            "model.evaluation.max_turns": "2",
-            "model.sampling.max_completion_tokens": "8",
-            "data.problems_per_step": "1",
-            "model.evaluation.max_completion_tokens": "8",
-            "trainer.max_steps": "1",
-        }
-    ),
+CHEAP = flags(
+    {
+        "model.engine.class_path": "svr_lightning.engines.transformers.TransformersEngine",
+        "trainer.precision": "32-true",
+        "model.evaluation.max_turns": 2,
+        "model.sampling.max_completion_tokens": 8,
+        "data.problems_per_step": 1,
+        "model.evaluation.max_completion_tokens": 8,
+        "trainer.max_steps": 1,
+    }
 )
 
 
 @pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def small(tmp_path, monkeypatch) -> Path:
     """A folder of runs whose model and start are the embedded policy."""
     monkeypatch.setattr(tasks, "SIZES", {"test": 10, "train": 10, "control": 6})
     monkeypatch.setattr(plan, "RESULTS", tmp_path / "results")

@@ -20,7 +20,7 @@ class FaultyRank(TransformersEngine):
 
     Args:
         rank: the one it happens to; -1 is every rank.
-        fault: ``raise``, ``config`` (a ConfigError) or ``kill``.
+        fault: ``raise``, or ``config``, a ConfigError.
         marks: folder that learns every rank's process id, and the time of the fault.
         others: ``wait`` leaves the others to the next collective, ``busy`` keeps them from it.
     """
@@ -48,8 +48,6 @@ class FaultyRank(TransformersEngine):
 
     def _strike(self) -> None:
         (self._marks / "struck").touch()
-        if self._fault == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
         if self._fault == "config":
             raise ConfigError("data.train: what every process finds wrong")
         raise ValueError("the fault of this test")

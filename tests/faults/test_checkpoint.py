@@ -27,7 +27,7 @@ from tests import small_fit
 from tests.commands import SMALL, refused
 from tests.limits import files_no_longer_than
 
-ONE_PROCESS: Any = SimpleNamespace(
+ONE_PROCESS = SimpleNamespace(
     broadcast=lambda value: value, barrier=lambda: None, is_global_zero=True
 )
 
@@ -71,7 +71,7 @@ class Shards:
     """Three changes for each file, both folders flushed, two renames, the folder above flushed."""
 
     def __init__(self) -> None:
-        self._engine: Any = SimpleNamespace(save=None, load=None)
+        self._engine = SimpleNamespace(save=None, load=None)
         make_durable(self._engine)
 
     def save(self, step: int, path: Path) -> None:
@@ -99,7 +99,7 @@ Kind = OneFile | Shards
 
 
 @pytest.fixture(params=["one file", "shards"])
-def kind(request: pytest.FixtureRequest) -> Kind:
+def kind(request) -> Kind:
     if request.param == "one file":
         return OneFile()
     pytest.importorskip("deepspeed")
@@ -107,7 +107,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 @pytest.fixture
-def saved(tmp_path: Path, kind: Kind) -> Path:
+def saved(tmp_path, kind: Kind) -> Path:
     """``last.ckpt`` of step 1."""
     path = tmp_path / "checkpoints" / "last.ckpt"
     kind.save(1, path)
@@ -171,7 +171,7 @@ def killed(kind: Kind, step: int, path: Path, call: int) -> bool:
 
 
 def test_a_kill_at_any_moment_of_a_save_leaves_the_old_checkpoint_or_the_new_one(kind, saved):
-    outcomes: list[int] = []
+    outcomes = []
     while killed(kind, 2, saved, len(outcomes) + 1):
         outcomes.append(kind.step_of(saved))
         for step in (3, 1):  # what the kill left is in nobody's way

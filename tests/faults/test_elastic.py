@@ -10,7 +10,7 @@ from tests import forked
 from tests.commands import ROOT, embedded, flags, jsonl, logged
 from tests.faults.runs import command, differences
 
-STEPS = 4
+STEPS = 3
 SAVING = "{every_n_train_steps: 1, save_top_k: 0, save_last: true, enable_version_counter: false}"
 CALLBACKS = (
     "[{class_path: svr_lightning.callbacks.RolloutLog, init_args: {every: 0}}, "
@@ -22,23 +22,20 @@ CALLBACKS = (
 def run_two(folder: Path, mark: Path) -> str:
     """Train on two processes that torchrun starts, and starts once more; what was printed."""
     engine = f"{{class_path: tests.faults.rank_engine.KilledOnce, init_args: {{mark: {mark}}}}}"
-    training = command(
-        folder,
-        *flags(
-            {
-                "trainer.devices": "2",
-                "ckpt_path": "last",
-                "trainer.strategy": "{class_path: tests.faults.rank_engine.ReducesNoMetrics}",
-                "trainer.max_steps": str(STEPS),
-                "trainer.callbacks": CALLBACKS,
-                "model.updates_per_rollout": "1",
-                "data.problems_per_step": "2",
-                "data.val": embedded(7, "dev", "dev"),
-                "data.test": embedded(5),
-                "model.engine": engine,
-            }
-        ),
-    )
+    settings = {
+        "trainer.devices": 2,
+        "ckpt_path": "last",
+        "trainer.strategy": "{class_path: tests.faults.rank_engine.ReducesNoMetrics}",
+        "trainer.max_steps": STEPS,
+        "trainer.val_check_interval": STEPS,
+        "trainer.callbacks": CALLBACKS,
+        "model.updates_per_rollout": 1,
+        "data.problems_per_step": 2,
+        "data.val": embedded(3, "dev", "dev"),
+        "data.test": embedded(5),
+        "model.engine": engine,
+    }
+    training = command(folder, *flags(settings))
     launch = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
     log = folder.with_suffix(".log")
     process = forked.start(
@@ -58,7 +55,7 @@ def run_two(folder: Path, mark: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory) -> Path:
     """A training in which no process is killed."""
     folder = tmp_path_factory.mktemp("elastic") / "whole"
     mark = folder.with_name("struck before")
@@ -74,7 +71,7 @@ def test_two_processes_share_the_work_and_write_one_run(whole):
     # 2 problems over both processes, 4 trajectories of each.
     assert len(rollouts) == STEPS * 2 * 4
     assert len({(line["step"], line["id"]) for line in rollouts}) == STEPS * 2
-    for name, count in ((f"step-{STEPS:06d}", 7), ("after", 5)):
+    for name, count in ((f"step-{STEPS:06d}", 3), ("after", 5)):
         results = json.loads((whole / "eval" / name / "results.json").read_text())
         assert [values["n"] for values in results["datasets"].values()] == [count]
     # What validation logs is reduced over the processes by the metrics themselves.

@@ -10,15 +10,9 @@ from tests.commands import flags
 from tests.faults.runs import command
 
 # Two updates per rollout would split one problem between two processes.
-ONE_UPDATE = [
-    *flags(
-        {
-            "model.updates_per_rollout": "1",
-            "data.problems_per_step": "2",
-            "trainer.max_steps": "3",
-        }
-    ),
-]
+ONE_UPDATE = flags(
+    {"model.updates_per_rollout": 1, "data.problems_per_step": 2, "trainer.max_steps": 3}
+)
 
 
 def run_two(folder: Path, rank: int, fault: str, others: str = "wait") -> tuple[int, str]:
@@ -27,18 +21,9 @@ def run_two(folder: Path, rank: int, fault: str, others: str = "wait") -> tuple[
         "{class_path: tests.faults.rank_engine.FaultyRank, "
         f"init_args: {{rank: {rank}, fault: {fault}, others: {others}, marks: {folder}}}}}"
     )
-    arguments = command(
-        folder / "run",
-        *flags(
-            {
-                "trainer.devices": "2",
-                "trainer.strategy": "ddp",
-                "trainer.limit_val_batches": "0",
-                "model.engine": engine,
-            }
-        ),
-        *ONE_UPDATE,
-    )
+    two = {"devices": 2, "strategy": "ddp", "limit_val_batches": 0}
+    settings = {f"trainer.{name}": value for name, value in two.items()} | {"model.engine": engine}
+    arguments = command(folder / "run", *flags(settings), *ONE_UPDATE)
     port = str(forked.free_port())
     code = forked.wait(forked.start(folder / "log", *arguments, MASTER_PORT=port))
     everyone = [int(path.name.removeprefix("pid-")) for path in folder.glob("pid-*")]

@@ -2,7 +2,6 @@
 
 import json
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -54,9 +53,9 @@ def test_a_terminal_is_shown_no_control_character_and_no_markup_is_obeyed(text, 
 @each_text
 def test_the_rollouts_file_holds_one_line_per_trajectory_that_reads_back(text, tmp_path):
     log = RolloutLog(every=0)
-    trainer: Any = SimpleNamespace(default_root_dir=tmp_path, is_global_zero=True, global_step=1)
-    module: Any = SimpleNamespace(recipe=SVR())
-    rollout: Any = SimpleNamespace(groups=[group(text)])
+    trainer = SimpleNamespace(default_root_dir=tmp_path, is_global_zero=True, global_step=1)
+    module = SimpleNamespace(recipe=SVR())
+    rollout = SimpleNamespace(groups=[group(text)])
     log.on_train_start(trainer, module)
     log.on_train_batch_start(trainer, module, rollout, 0)
     lines = (tmp_path / "rollouts.jsonl").read_bytes().split(b"\n")

@@ -15,7 +15,7 @@ ADAPTERS = ("--model.policy.lora.r", "4", "--model.reference.every", "0")
 
 
 @pytest.fixture(scope="module")
-def options(request: pytest.FixtureRequest) -> tuple[str, ...]:
+def options(request) -> tuple[str, ...]:
     """What trains, as a test asks for it."""
     if request.param:
         pytest.importorskip("peft")
@@ -23,9 +23,7 @@ def options(request: pytest.FixtureRequest) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(
-    options: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, float]:
+def uninterrupted(options: tuple[str, ...], tmp_path_factory) -> tuple[Path, float]:
     """The end state to reach, and how long one optimizer step takes, validations included."""
     folder = tmp_path_factory.mktemp("resume") / "whole"
     process = start(folder, *options)

@@ -14,9 +14,9 @@ from tests.commands import SMALL
 
 
 @pytest.fixture(autouse=True)
-def no_network(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def no_network(monkeypatch) -> list[Any]:
     """Every attempt to reach another machine fails at once; returns the attempts."""
-    attempts: list[Any] = []
+    attempts = []
 
     def refuse(*arguments: Any, **_: Any) -> Any:
         attempts.append(arguments)

@@ -35,10 +35,10 @@ class Strike(Callback):
     """Does something before the second step to its first micro-batch; notes what was and is."""
 
     def __init__(self, fault: Fault) -> None:
-        self.before: dict[str, Any] = {}
-        self.after: dict[str, Any] = {}
-        self.batch_problems: list[str] = []
-        self.step_problems: list[str] = []
+        self.before = {}
+        self.after = {}
+        self.batch_problems = []
+        self.step_problems = []
         self._fault = fault
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, index: int) -> None:
@@ -95,6 +95,6 @@ def test_the_step_and_its_problems_are_named_and_nothing_is_updated(tmp_path, fa
     assert f"Problems: {', '.join(named)}. The last checkpoint is intact" in str(error.value)
     assert len(strike.step_problems) == 2
     assert strike.before["step"] == 1
-    found: list[str] = []
+    found = []
     compare("state", strike.before, strike.after, found)
     assert found == []

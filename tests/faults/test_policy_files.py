@@ -26,7 +26,7 @@ COMMANDS = (
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path) -> Path:
     return Path(shutil.copytree(SHIPPED, tmp_path / "policy"))
 
 
@@ -130,9 +130,15 @@ def test_a_token_that_only_a_question_takes_is_refused_when_the_question_is_rend
         renderer.prompt_ids(messages)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("name", [DOWN, "model.embed_tokens.weight", "model.norm.weight"])
-def test_a_weight_that_is_not_finite_is_named(value, name, folder):
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (DOWN, math.nan),
+        ("model.embed_tokens.weight", math.inf),
+        ("model.norm.weight", -math.inf),
+    ],
+)
+def test_a_weight_that_is_not_finite_is_named(name, value, folder):
     file = folder / "model.safetensors"
     weights = load_file(file)
     weights[name].view(-1)[-1] = value
@@ -142,7 +148,7 @@ def test_a_weight_that_is_not_finite_is_named(value, name, folder):
 
 
 @pytest.fixture
-def code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def code(folder: Path, monkeypatch) -> Iterator[Path]:
     """Python in a policy's folder that leaves a file when it runs, and a user who says yes."""
     trace = folder / "it_ran"
     (folder / "code.py").write_text(f"open({str(trace)!r}, 'w')\n")

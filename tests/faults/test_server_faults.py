@@ -20,7 +20,7 @@ from svr_lightning.cli.main import main
 from tests.chat_server import DOUBT, QUESTION, SURE, Reply, completion
 from tests.chat_server import ChatServer as Scripted
 from tests.core.test_controller import certificate
-from tests.served import chat, in_front_of, serving, started
+from tests.served import ASKED, chat, in_front_of, proxy, serving, started
 
 SOUND = completion(SURE)
 
@@ -32,7 +32,7 @@ def behind(*replies: Reply, **settings: Any) -> Iterator[tuple[str, Scripted]]:
     def answer(body: dict[str, Any], number: int) -> Reply:
         return replies[number - 1] if number <= len(replies) else SOUND
 
-    with Scripted(answer) as upstream, serving(in_front_of(upstream.url, **settings)) as url:
+    with proxy(answer, **settings) as (url, upstream):
         yield url, upstream
 
 
@@ -141,7 +141,7 @@ def test_a_client_that_goes_takes_its_request_along(stream):
     with hung() as (upstream, gone):
         server = in_front_of(upstream)
         with serving(server) as url:
-            body = {"messages": [{"role": "user", "content": QUESTION}], "stream": stream}
+            body = {"messages": ASKED, "stream": stream}
             with pytest.raises(httpx.ReadTimeout):
                 httpx.post(f"{url}/chat/completions", json=body, timeout=0.5).read()
             assert gone.wait(1)
@@ -165,7 +165,7 @@ HEAD = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: a
 
 def test_a_body_of_100_megabytes_is_refused_and_not_kept(sound):
     chunk = b"x" * 2**20
-    sent: Any = {"content": (chunk for _ in range(100)), "headers": JSON_ALONE, "timeout": 60}
+    sent = {"content": (chunk for _ in range(100)), "headers": JSON_ALONE, "timeout": 60}
     said = httpx.post(f"{sound}/chat/completions", **sent)
     assert said.status_code == 413
     assert message(said) == f"a body of {100 * 2**20} bytes; at most {2**20} are read"

@@ -15,7 +15,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture(scope="session")
-def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report(request, tmp_path_factory) -> Path:
     """The file of figures; ``--gpu-report`` keeps what it holds and adds to it."""
     given = request.config.getoption("--gpu-report")
     path = Path(given).resolve() if given else tmp_path_factory.mktemp("gpu") / "gpu.json"
@@ -24,7 +24,7 @@ def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def figures(request: pytest.FixtureRequest, report: Path) -> Iterator[Figures]:
+def figures(request, report: Path) -> Iterator[Figures]:
     """Adds to the entry of the test, and in the end how long it took."""
     found, began = Figures(report, request.node.name), time.perf_counter()
     yield found
@@ -32,12 +32,12 @@ def figures(request: pytest.FixtureRequest, report: Path) -> Iterator[Figures]:
 
 
 @pytest.fixture(scope="session")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
+def policy(tmp_path_factory) -> Policy:
     """Qwen3.5-2B's shape at full depth, saved under the names of its own checkpoints."""
     return save_policy(tmp_path_factory.mktemp("policy"), DEVICE)
 
 
 @pytest.fixture(scope="session")
-def shallow(tmp_path_factory: pytest.TempPathFactory) -> Policy:
+def shallow(tmp_path_factory) -> Policy:
     """The same with four layers."""
     return save_policy(tmp_path_factory.mktemp("shallow"), DEVICE, layers=4)

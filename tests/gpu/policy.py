@@ -46,7 +46,7 @@ def save_policy(folder: Path, device: str, layers: int | None = None) -> Policy:
         "tie_word_embeddings": True,
     }
     with torch.device(device):
-        whole: Any = Qwen3_5ForConditionalGeneration(Qwen3_5Config(**settings)).to(torch.bfloat16)
+        whole = Qwen3_5ForConditionalGeneration(Qwen3_5Config(**settings)).to(torch.bfloat16)
     whole.model.language_model.load_state_dict(text.model.state_dict())
     ends = range(1, text.config.vocab_size, MEAN_LENGTH[device])
     whole.generation_config.eos_token_id = [*ends]
@@ -69,7 +69,7 @@ def build_tokenizer(vocabulary: int) -> Any:
     special = [PAD, END, START]
     space, letters = "\u0120", string.ascii_lowercase
     tokens = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    merges: list[tuple[str, str]] = []
+    merges = []
     queue = deque([space])
     while len(tokens) < vocabulary:
         stem = queue.popleft()

@@ -5,12 +5,15 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from svr_lightning.files import write_json
+from tests import forked
 from tools.bench.workloads import this_machine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,21 +55,39 @@ def describe_machine(report: Path, device: str) -> None:
     write_json(report, found)
 
 
-def alone(module: str, *arguments: str, seconds: float) -> None:
-    """Run a module in a process of its own, which gives back its memory and can be ended."""
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=seconds,
-    )
-    print(done.stdout)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+@contextmanager
+def started(
+    log: Path, device: str, *arguments: str, module: str = "svr_lightning"
+) -> Iterator[Callable[[], int | None]]:
+    """A module in a process of its own, which gives back its memory and ends with the context.
+
+    Yields what tells its exit code, None while it runs. Without a GPU it is forked, which is faster
+    and would lose a GPU's context.
+    """
+    if device == "cpu":
+        process = forked.start(log, *arguments, module=module)
+        try:
+            yield lambda: process.exitcode
+        finally:
+            process.kill()
+            process.join()
+        return
+    line = [sys.executable, "-m", module, *arguments]
+    options = {"cwd": ROOT, "start_new_session": True}
+    with log.open("ab") as out, subprocess.Popen(line, stdout=out, stderr=out, **options) as new:
+        try:
+            yield new.poll
+        finally:
+            with suppress(ProcessLookupError):  # all that it has started has ended too
+                os.killpg(new.pid, signal.SIGKILL)
 
 
-def kill_group(group: int) -> None:
-    """End a process and all that it has started."""
-    with suppress(ProcessLookupError):  # all of it has ended
-        os.killpg(group, signal.SIGKILL)
+def finished(
+    ended: Callable[[], int | None], log: Path, seconds: float, meanwhile: Callable[[], None]
+) -> None:
+    """Wait for the end of a process that has to succeed in this time."""
+    began = time.perf_counter()
+    while ended() is None and time.perf_counter() - began < seconds:
+        meanwhile()
+        time.sleep(0.2)
+    assert ended() == 0, log.read_text(errors="replace")[-4000:]

@@ -3,15 +3,12 @@
 from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 import torch
-from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3ForCausalLM
 
-from svr_lightning.core.types import Sample
-from tools.bench.workloads import long_tailed
 from tools.shapes import qwen3_5
 
-_SMALL: dict[str, Any] = {
+_SMALL = {
     "vocab_size": 2048,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -21,23 +18,15 @@ _SMALL: dict[str, Any] = {
     "head_dim": 32,
     "initializer_range": 0.1,
 }
-_SMALL_HYBRID: dict[str, Any] = _SMALL | {
+_SMALL_HYBRID = _SMALL | {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 2,
     "linear_key_head_dim": 64,
     "linear_value_head_dim": 64,
     "rope_parameters": qwen3_5().rope_parameters | {"mrope_section": [2, 1, 1]},
 }
-_QWEN3_1_7B: dict[str, Any] = {
-    "vocab_size": qwen3_5().vocab_size,
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 32_768,
-}
+
+
 _INTO_THE_STREAM = ("o_proj.weight", "out_proj.weight", "down_proj.weight")
 """Matrices whose output is added to the residual stream."""
 _SHARPER = 0.5
@@ -50,11 +39,6 @@ def hybrid(small: bool = False, layers: int | None = None) -> Any:
     return qwen3_5(**changes | ({"num_hidden_layers": layers} if layers else {}))
 
 
-def dense(small: bool = False) -> Any:
-    """Qwen3-1.7B with Qwen3.5's vocabulary: about the size of :func:`hybrid`."""
-    return Qwen3Config(**(_SMALL if small else _QWEN3_1_7B), tie_word_embeddings=True)
-
-
 def random_model(config: Any, device: str) -> Any:
     """A model in fp32 with random weights, the same on every call, in eval mode.
 
@@ -64,43 +48,13 @@ def random_model(config: Any, device: str) -> Any:
     torch.manual_seed(0)
     with torch.device(device):
         hybrid = isinstance(config, Qwen3_5TextConfig)
-        model: Any = (Qwen3_5ForCausalLM if hybrid else Qwen3ForCausalLM)(config)
+        model = (Qwen3_5ForCausalLM if hybrid else Qwen3ForCausalLM)(config)
     with torch.no_grad():
         model.base_model.norm.weight.add_(_SHARPER)
         for name, weight in model.named_parameters():
             if name.endswith(_INTO_THE_STREAM):
                 weight.mul_((2 * config.num_hidden_layers) ** -0.5)
     return model.eval()
-
-
-def make_samples(
-    count: int, vocabulary: int, prompt: tuple[int, int], median: float, limit: int
-) -> list[Sample]:
-    """Sequences of random tokens, the same on every call.
-
-    Args:
-        count: how many.
-        vocabulary: ids are drawn below it.
-        prompt: shortest and longest prompt.
-        median: of the completions' lengths; the last one has the limit's.
-        limit: longest completion.
-    """
-    rng = np.random.default_rng(0)
-    samples = []
-    for number in range(count):
-        length = limit if number == count - 1 else long_tailed(rng, median, limit)
-        tokens = rng.integers(8, vocabulary, rng.integers(*prompt) + length).tolist()
-        samples.append(
-            Sample(
-                prompt_ids=tuple(tokens[:-length]),
-                completion_ids=tuple(tokens[-length:]),
-                logprobs=(-1.0,) * length,
-                advantage=float(rng.normal()),
-                group_id=str(number),
-                policy_version=0,
-            )
-        )
-    return samples
 
 
 def precision(device: str) -> Any:

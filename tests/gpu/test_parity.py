@@ -15,7 +15,7 @@ from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.policy.logprobs import completion_logprobs
 from svr_lightning.training.update import batch_of
 from tests.gpu.conftest import DEVICE
-from tests.gpu.report import Figures, alone
+from tests.gpu.report import Figures, finished, started
 from tests.gpu.shapes import hybrid, precision, random_model
 from tests.requests import finish
 from tools.bench.workloads import GIB, TEMPERATURE, seconds
@@ -33,7 +33,7 @@ class Parity:
         self._model, self._engine = model, engine
         small = device == "cpu"
         self._tokens = 8 if small else 128
-        self.means: list[float] = []
+        self.means = []
         rng = np.random.default_rng(1)
         low, high = (5, 20) if small else (200, 1000)
         self._prompts = [
@@ -126,7 +126,7 @@ def main(name: str, device: str, report: str, test: str) -> None:
     """Compare one engine, vLLM eagerly: nothing is compiled, so that a cold machine is quick."""
     figures = Figures(Path(report), test)
     model = random_model(hybrid(device == "cpu"), device)
-    engine: Any = TransformersEngine()
+    engine = TransformersEngine()
     if name == "vllm":
         from svr_lightning.engines.vllm import VLLMEngine
 
@@ -139,7 +139,9 @@ def main(name: str, device: str, report: str, test: str) -> None:
 @pytest.mark.parametrize("engine", ["vllm", "transformers"])
 def test_an_engine_serves_the_trainers_weights_after_updates_and_sleeps(engine, report, figures):
     pytest.importorskip(engine)
-    alone(__name__, engine, DEVICE, str(report), figures.test, seconds=240)
+    log, words = report.with_suffix(".log"), (engine, DEVICE, str(report), figures.test)
+    with started(log, DEVICE, *words, module=__name__) as ended:
+        finished(ended, log, 240, lambda: None)
     assert figures.value("serves_present_weights") is True
 
 

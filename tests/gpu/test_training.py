@@ -1,8 +1,6 @@
 """Commands as a user runs them: a shipped configuration at full depth, or in small on a CPU."""
 
 import re
-import subprocess
-import sys
 import time
 from importlib.util import find_spec
 
@@ -14,7 +12,7 @@ from svr_lightning.policy.policy import Policy
 from tests.commands import sampled
 from tests.gpu.conftest import DEVICE
 from tests.gpu.policy import question
-from tests.gpu.report import ROOT, kill_group
+from tests.gpu.report import started
 from tests.gpu.training import LOG, Run, eager_engine
 
 pytestmark = pytest.mark.gpu
@@ -62,10 +60,10 @@ def test_a_killed_training_resumes_from_its_checkpoint_and_samples_the_same(
         "engine": eager_engine(run.cpu),
         "sampling": {"max_completion_tokens": 16},
     }
-    with run.started("fit") as process:
-        while process.poll() is None and run.steps() < KILLED_AFTER:
+    with run.started("fit") as ended:
+        while ended() is None and run.steps() < KILLED_AFTER:
             time.sleep(0.05)
-        assert process.returncode is None, "it ended before it could be killed"
+        assert ended() is None, "it ended before it could be killed"
     before = sampled(run.folder, KILLED_AFTER)
     run.finish(figures, "fit", "--ckpt_path", "last", seconds=240)
     again = sampled(run.folder, KILLED_AFTER)
@@ -90,26 +88,17 @@ def test_a_policy_answers_behind_a_server(policy, figures, tmp_path):
     began = time.perf_counter()
     limits = ("--max-turns=2", "--max-completion-tokens=32", "--port=0")
     line = ("serve", "--task", "gsm8k", "--policy", str(policy.folder), *limits)
-    with (
-        (tmp_path / "serve.log").open("w") as errors,
-        subprocess.Popen(
-            [sys.executable, "-m", "svr_lightning", *line],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            start_new_session=True,
-        ) as process,
-    ):
-        try:
-            url = next(line.split()[-1] for line in process.stdout if re.match("serving", line))
-            figures("start", time.perf_counter() - began, "s")
-            for number in range(3):
-                began = time.perf_counter()
-                body = {"messages": [{"role": "user", "content": question(number)}]}
-                answer = httpx.post(f"{url}/chat/completions", json=body, timeout=120)
-                assert answer.status_code == 200, answer.text
-                assert len(answer.json()["svr"]["turns"]) == 2
-                figures(f"answer_{number}", time.perf_counter() - began, "s", "two turns")
-        finally:
-            kill_group(process.pid)
+    log = tmp_path / "serve.log"
+    log.touch()
+    with started(log, DEVICE, *line) as ended:
+        while not (said := re.search("^serving .* (http.*)$", log.read_text(), re.MULTILINE)):
+            assert ended() is None, log.read_text()
+            time.sleep(0.1)
+        figures("start", time.perf_counter() - began, "s")
+        for number in range(3):
+            began = time.perf_counter()
+            body = {"messages": [{"role": "user", "content": question(number)}]}
+            answer = httpx.post(f"{said[1]}/chat/completions", json=body, timeout=120)
+            assert answer.status_code == 200, answer.text
+            assert len(answer.json()["svr"]["turns"]) == 2
+            figures(f"answer_{number}", time.perf_counter() - began, "s", "two turns")

@@ -1,11 +1,8 @@
 """Real commands on every visible GPU: their configuration, their process, their log."""
 
-import json
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,9 +14,9 @@ import yaml
 from svr_lightning.core.types import Sample
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.svr import SVR
-from tests.commands import logged
+from tests.commands import logged, write_jsonl
 from tests.gpu.policy import Policy, question
-from tests.gpu.report import ROOT, Figures, kill_group
+from tests.gpu.report import Figures, finished, started
 
 PROBLEMS = 128
 CHANGES = f"""
@@ -62,13 +59,13 @@ class Run:
 
     def __init__(self, folder: Path, policy: Policy, device: str, layer: str | None = None) -> None:
         self.folder, self.cpu = folder / "run", device == "cpu"
+        self._device, self._log = device, folder / "changes.log"
         self.gpus = 1 if self.cpu or layer else torch.cuda.device_count()
         self._layer = layer or ("1gpu" if self.gpus == 1 else "4gpu_zero2")
         self._file, self._reported = folder / "changes.yaml", dict[str, int]()
-        problems = folder / "problems.jsonl"
         rows = [{"question": question(n), "answer": f"#### {n}"} for n in range(PROBLEMS)]
-        problems.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-        self.changes: Any = yaml.safe_load(CHANGES)
+        problems = write_jsonl(folder / "problems.jsonl", rows)
+        self.changes = yaml.safe_load(CHANGES)
         self.changes["trainer"] |= {"default_root_dir": str(self.folder), "devices": self.gpus}
         self.changes["model"]["policy"] = {"path": str(policy.folder)}
         self.changes["data"]["local_files"] = dict.fromkeys(
@@ -79,34 +76,18 @@ class Run:
         if self.cpu:
             self.changes["model"]["recipe"]["init_args"] = {"group_size": 2}
 
-    @contextmanager
-    def started(self, command: str, *more: str) -> Iterator[subprocess.Popen[bytes]]:
-        """The command, which ends with the context at the latest."""
+    def started(self, command: str, *more: str) -> AbstractContextManager[Callable[[], int | None]]:
+        """The command, and what tells its exit code."""
         self._file.write_text(yaml.safe_dump(self.changes), encoding="utf-8")
         layers = ["gsm8k", f"hardware/{self._layer}", *(["hardware/cpu_smoke"] if self.cpu else [])]
-        files = [*(ROOT / "configs" / f"{name}.yaml" for name in layers), self._file]
-        configs = [word for file in files for word in ("--config", str(file))]
-        line = [sys.executable, "-m", "svr_lightning", command, *configs, *more]
-        with (
-            self._file.with_suffix(".log").open("ab") as stream,
-            subprocess.Popen(
-                line, cwd=ROOT, stdout=stream, stderr=stream, start_new_session=True
-            ) as process,
-        ):
-            try:
-                yield process
-            finally:
-                kill_group(process.pid)  # other ranks would hold their GPUs
+        configs = [word for layer in (*layers, str(self._file)) for word in ("--config", layer)]
+        return started(self._log, self._device, command, *configs, *more)
 
     def finish(self, figures: Figures, command: str, *more: str, seconds: float) -> None:
         """Run a command to its end, reporting what it logs as it is written."""
         began = time.perf_counter()
-        with self.started(command, *more) as process:
-            while process.poll() is None and time.perf_counter() - began < seconds:
-                self.report(figures)
-                time.sleep(0.5)
-        log = self._file.with_suffix(".log").read_text(errors="replace")
-        assert process.returncode == 0, log[-4000:]
+        with self.started(command, *more) as ended:
+            finished(ended, self._log, seconds, lambda: self.report(figures))
         self.report(figures)
         figures(command, time.perf_counter() - began, "s", "the whole command")
 

@@ -28,6 +28,7 @@ from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.mlmt_rl import MLMTRL
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.tasks import get_task
+from tests.commands import screen
 from tests.scripted import PROBLEMS, RENDERER, at_places, countdown, evaluator, says, words
 from tests.scripted_engine import ScriptedEngine
 from tests.trajectories import failed, record, records_of, summarize, turn_tables
@@ -69,7 +70,7 @@ def test_adaptive_inference_stops_at_the_first_open_gate_and_runs_to_the_end_oth
 
 
 def test_a_record_holds_what_the_samples_file_promises():
-    seen: list[tuple[str, int]] = []
+    seen = []
     records = adaptive(
         at_places(opinionated), on_turn=lambda problem, turn: seen.append((problem.id, turn.index))
     )
@@ -119,17 +120,10 @@ def test_a_problem_that_does_not_fit_is_recorded_as_wrong_under_its_own_id():
     engine = at_places(opinionated)
     records = adaptive(engine, [PROBLEMS[0], long, PROBLEMS[2]])
     assert [record["id"] for record in records] == ["a", "too-long", "c"]
-    assert records[1] == {
-        "schema_version": 2,
-        "task": "countdown",
-        "payload": dict(long.payload),
-        "dataset": "toy",
-        "id": "too-long",
-        "question": long.question,
+    kept = {name: records[1][name] for name in ("reference", "returned_turn", "turns", "error")}
+    assert kept == {
         "reference": "15",
         "returned_turn": 0,
-        "stopped_early": False,
-        "accepted": False,
         "turns": [],
         "error": "the problem does not fit 600 prompt tokens",
     }
@@ -229,12 +223,12 @@ def test_the_terminal_names_the_real_reason_of_a_stop(rule, turns, why, capsys):
     (record,) = adaptive(engine, PROBLEMS[:1], rule=rule, max_turns=3)
     assert len(record["turns"]) == len(turns)
     print_outcome(*records_of([record]), rule)
-    assert why in " ".join(capsys.readouterr().out.split())
+    assert why in screen(capsys)
 
 
 def test_every_turn_is_shown_under_its_own_question(capsys):
     adaptive(at_places(opinionated), on_turn=TurnPrinter(name_problems=True))
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = screen(capsys)
     turns = list(re.finditer(r" tokens \[(\w)\]", shown))
     assert len(turns) == 3 + 4 + 4
     for turn in turns:

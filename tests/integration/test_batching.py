@@ -24,7 +24,7 @@ from svr_lightning.training.update import (
 from tests.models import MODELS, tiny_qwen3
 from tests.samples import TEMPERATURE, rollout, sample
 from tests.scripted import TOKENIZER
-from tests.tolerance import of_gradients, of_logprobs
+from tests.tolerance import of_gradients
 
 
 def test_a_batch_is_padded_on_the_right_and_points_at_what_predicts_each_token():
@@ -94,24 +94,10 @@ def test_samples_that_do_not_make_equal_optimizer_steps_are_refused(accumulate, 
 
 
 @pytest.fixture(scope="module", params=[*MODELS, "untied"])
-def model(request: pytest.FixtureRequest) -> Any:
+def model(request) -> Any:
     if request.param == "untied":
         return tiny_qwen3(tie_word_embeddings=False)
     return MODELS[request.param]()
-
-
-@torch.no_grad()
-def test_log_probabilities_in_a_padded_batch_are_those_of_each_sequence_alone(model):
-    samples = rollout()
-    batch = batch_of(samples, weight=1.0)
-    together = completion_logprobs(model, batch, TEMPERATURE)
-    for row, each in enumerate(samples):
-        ids = torch.tensor([[*each.prompt_ids, *each.completion_ids]])
-        logits = model(input_ids=ids, use_cache=False).logits[0, len(each.prompt_ids) - 1 : -1]
-        scores = logits / TEMPERATURE
-        alone = scores.log_softmax(-1).gather(1, torch.tensor(each.completion_ids).unsqueeze(1))
-        found, allowed = together[row, : len(alone)], of_logprobs(model, scores)
-        torch.testing.assert_close(found, alone.squeeze(1), atol=allowed, rtol=0)
 
 
 def gradients(model: Any, batches: list[TrainBatch]) -> dict[str, Tensor]:
@@ -222,7 +208,7 @@ def test_a_span_of_text_is_found_among_the_sampled_tokens():
     text = "<analysis>8*2 é no</analysis><think>x</think>\n<answer>8+4-2</answer>"
     ids = (*TOKENIZER.encode(text), TOKENIZER.eos_token_id)
     end = text.index("<think>")
-    one: Sample = dataclasses.replace(sample(completion=ids), text_span=(0, end))
+    one = dataclasses.replace(sample(completion=ids), text_span=(0, end))
     first, stop = renderer.loss_tokens(one)
     assert first == 0
     assert TOKENIZER.decode(list(ids[:stop])).startswith(text[:end])

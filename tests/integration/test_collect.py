@@ -37,8 +37,8 @@ class Rolls:
     """Rolls out problems by name: those whose name ends in ``!`` teach nothing."""
 
     def __init__(self, fresh: Sequence[Sequence[str]] = ()) -> None:
-        self.rolled: list[list[str]] = []
-        self.asked: list[tuple[int, int, set[str]]] = []
+        self.rolled = []
+        self.asked = []
         self._fresh = [list(names) for names in fresh]
 
     def roll(self, problems: Sequence[Problem], attempt: int) -> list[Group]:
@@ -178,7 +178,7 @@ def test_every_attempt_of_resampling_has_its_own_seeds(mode):
         ]
         for attempt in range(3)
     ]
-    seeds: list[int] = []
+    seeds = []
 
     def write(request: Request) -> list[int]:
         seeds.append(request.seed)

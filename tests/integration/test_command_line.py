@@ -53,13 +53,13 @@ def test_commands_and_files_are_checked_without_torch(arguments, message):
 @pytest.mark.parametrize("command", READING)
 def test_commands_that_read_files_do_not_import_torch(command, tmp_path):
     code = (
-        "import sys\nfrom svr_lightning.__main__ import main\ntry:\n    main(sys.argv[1:])\n"
-        "except SystemExit:\n    pass\n"
+        "import contextlib, sys\nfrom svr_lightning.__main__ import main\n"
+        "for word in ('--help', sys.argv[2]):\n"
+        "    with contextlib.suppress(SystemExit):\n        main([sys.argv[1], word])\n"
         "print({'torch', 'torchmetrics', 'transformers', 'lightning'} & set(sys.modules))"
     )
-    for arguments in (["--help"], [str(tmp_path / "none")]):
-        done = ran(sys.executable, "-c", code, command, *arguments)
-        assert done.stdout.endswith("set()\n")
+    done = ran(sys.executable, "-c", code, command, tmp_path / "none")
+    assert done.stdout.endswith("set()\n")
 
 
 def test_help_and_errors_name_the_program_that_was_called(capsys, monkeypatch):
@@ -141,11 +141,9 @@ def test_a_fault_in_code_that_is_named_is_said_with_its_line(
     ("options", "message"),
     [
         ("recipe.group_size=1", "recipe.init_args.group_size=1 must be at least 2 trajectories"),
-        ("recipe.loss.clip_eps=-3", "recipe.init_args.loss.clip_eps=-3.0 must be above 0"),
         ("recipe.loss.beta=.nan", "recipe.init_args.loss.beta=nan must be at least 0"),
         ("optimizer.betas=[0.9,1]", "optimizer.betas=(0.9, 1.0) must lie in [0, 1)"),
         ("micro_batch_size=0", "micro_batch_size=0 must be at least 1"),
-        ("policy.max_prompt_tokens=0", "policy.max_prompt_tokens=0 must lie between 1 and"),
         (
             "evaluation.stop=Confident --model.evaluation.stop.threshold=7",
             "evaluation.stop.init_args.threshold=7.0 must lie in [0, 1]",
@@ -311,22 +309,9 @@ def test_a_used_folder_without_a_checkpoint_is_not_begun_again_by_a_resume(tmp_p
 
 def test_a_training_that_is_terminated_says_so_with_its_exit_code(tmp_path):
     strike = "[{class_path: tests.faults.rank_engine.Terminated}]"
-    folder = ("--trainer.default_root_dir", str(tmp_path))
-    process = forked.start(
-        tmp_path / "log",
-        "fit",
-        *SMALL,
-        *folder,
-        "--data.val",
-        "[]",
-        "--trainer.max_steps",
-        "4",
-        *flags(
-            {
-                "trainer.callbacks": strike,
-            }
-        ),
-    )
+    settings = {"default_root_dir": tmp_path, "max_steps": 1, "callbacks": strike}
+    words = flags({f"trainer.{name}": value for name, value in settings.items()})
+    process = forked.start(tmp_path / "log", "fit", *SMALL, *words, "--data.val", "[]")
     assert forked.wait(process) == 128 + signal.SIGTERM
 
 

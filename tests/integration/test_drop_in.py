@@ -18,7 +18,7 @@ from svr_lightning.control.protocol import answer_text
 from svr_lightning.errors import ConfigError
 from tests.chat_server import DOUBT, DOUBTED, QUESTION, SURE, SURE_OF, ChatServer, Reply, completion
 from tests.core.test_controller import Script, certificate, reply
-from tests.served import chat, in_front_of, serving, started
+from tests.served import ASKED, chat, in_front_of, proxy, serving, started
 
 CHECK = "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>"
 
@@ -61,12 +61,11 @@ def doubts_first(body: dict[str, Any], number: int) -> Reply:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_message_holds_the_answer_or_the_turn(server, request_, content, stream):
     with (
-        ChatServer(doubts_first) as upstream,
-        serving(in_front_of(upstream.url, content=server)) as url,
+        proxy(doubts_first, content=server) as (url, _),
         openai.OpenAI(base_url=url, api_key="none") as client,
     ):
-        asked: Any = {"model": "svr", "messages": [{"role": "user", "content": QUESTION}]}
-        said: Any = client.chat.completions.create(**asked, stream=stream, extra_body=request_)
+        asked = {"model": "svr", "messages": ASKED}
+        said = client.chat.completions.create(**asked, stream=stream, extra_body=request_)
         if stream:
             pieces = [chunk.choices[0].delta.content or "" for chunk in said if chunk.choices]
             assert "".join(pieces) == content
@@ -104,7 +103,7 @@ def metrics(url: str) -> dict[str, float]:
 def test_an_unsure_question_goes_to_the_second_model_once_and_plainly(stream, caplog):
     caplog.set_level(logging.INFO, REQUESTS)
     context = [{"role": "system", "content": "Be brief."}]
-    asked = [*context, {"role": "user", "content": QUESTION}]
+    asked = [*context, *ASKED]
     with escalating(unsure, lambda *_: completion("It is (10/5)*4.")) as (url, one, two):
         said = chat(url, messages=asked, stream=stream, max_tokens=50, temperature=0.5)
         assert (len(one.bodies), len(two.bodies)) == (2, 1)
@@ -183,7 +182,7 @@ def test_a_controller_escalates_likewise_with_any_client():
     context = [{"role": "system", "content": "Be brief."}]
     controller = svr.Controller(first, "countdown", max_turns=2, escalate=second)
     result = controller.solve(QUESTION, context=context)
-    assert second.asked == [[*context, {"role": "user", "content": QUESTION}]]
+    assert second.asked == [[*context, *ASKED]]
     assert (result.outcome, result.accepted, result.returned) == ("answered", False, None)
     assert result.completion.text == "It is (10/5)*4."
     assert (result.prompt_tokens, result.completion_tokens) == (120, 60)
@@ -204,7 +203,7 @@ def test_the_second_models_answer_is_read_as_the_firsts_if_it_is_cut_off():
 
 def test_a_promise_about_all_answers_does_not_hold_with_a_second_model(tmp_path):
     found = certificate(tmp_path, promises=[{"name": "wrong", "limit": 0.1}], max_turns=2)
-    settings: Any = {"rule": found.rule, "certificate": found}
+    settings = {"rule": found.rule, "certificate": found}
     with pytest.raises(ConfigError, match="promises nothing for otherwise=escalate instead of"):
         svr.Controller(Script([]), "countdown", max_turns=2, **settings, escalate=Script([]))
     with escalating(unsure, unsure, **settings) as (url, *_):
@@ -221,7 +220,7 @@ def test_every_request_is_counted_and_logged_without_a_word_of_it(caplog):
     def answers(body: dict[str, Any], number: int) -> Reply:
         return Reply(b"over", 503) if number in (3, 4) else doubts_first(body, number)
 
-    with ChatServer(answers) as upstream, serving(in_front_of(upstream.url)) as url:
+    with proxy(answers) as (url, _):
         assert chat(url).status_code == 200
         assert chat(url, svr={"max_turns": 1}).status_code == 200  # after two failed tries
         assert chat(url, n=2).status_code == 400
@@ -245,7 +244,7 @@ def test_every_request_is_counted_and_logged_without_a_word_of_it(caplog):
 
 
 def test_counts_need_the_key_where_there_is_one():
-    with ChatServer(unsure) as upstream, serving(in_front_of(upstream.url, key="k")) as url:
+    with proxy(unsure, key="k") as (url, _):
         page = f"{url.removesuffix('/v1')}/metrics"
         assert httpx.get(page).status_code == 401
         assert httpx.get(page, headers={"authorization": "Bearer k"}).status_code == 200

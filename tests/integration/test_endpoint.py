@@ -113,7 +113,7 @@ def test_turns_follow_at_once_and_requests_in_flight_are_bounded(tmp_path):
 FAULTS = {
     "too many requests": Reply(b"{}", status=429, headers={"Retry-After": "0"}),
     "dropped connection": Reply(b"", drop=True),
-    "half an answer": Reply(b'{"choices', headers={"Content-Length": "900"}, drop=False),
+    "half an answer": Reply(b'{"choices', headers={"Content-Length": "900", "Connection": "close"}),
     "ten megabytes": Reply(b" " * 10 * 2**20 + completion("x").body),
     "slow": Reply(b"{}", delay=4.5),
 }
@@ -242,19 +242,9 @@ def test_a_server_that_tells_log_probabilities_can_be_stopped_by_them(tmp_path, 
 
 def through(server: ChatServer, folder: Path) -> list[str]:
     """Options of a command that asks a server."""
-    return [
-        *TINY,
-        "--model.engine",
-        "OpenAIEngine",
-        "--model.engine.base_url",
-        server.url,
-        *flags(
-            {
-                "model.engine.model_name": "tiny",
-                "trainer.default_root_dir": str(folder),
-            }
-        ),
-    ]
+    engine = {"": "OpenAIEngine", ".base_url": server.url, ".model_name": "tiny"}
+    settings = {f"model.engine{name}": value for name, value in engine.items()}
+    return [*TINY, *flags({**settings, "trainer.default_root_dir": folder})]
 
 
 def test_a_question_is_answered_as_text_with_a_key_that_is_written_nowhere(
@@ -277,20 +267,14 @@ def test_a_question_is_answered_as_text_with_a_key_that_is_written_nowhere(
     assert not any(b"hunter2" in content for content in [shown.encode(), *written])
 
 
+STOP = "--model.evaluation.stop"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (
-            [
-                "test",
-                "--model.evaluation.stop",
-                "Confident",
-                *flags(
-                    {
-                        "model.evaluation.stop.score": "verdict_probability",
-                    }
-                ),
-            ],
+            ["test", f"{STOP}=Confident", f"{STOP}.score=verdict_probability"],
             "verdict >= 0.85: log-probabilities are not known of a server",
         ),
         (["test", "--model.engine.api_key_env", "NOT_SET"], "NOT_SET: this variable is not set"),

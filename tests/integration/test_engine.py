@@ -21,7 +21,7 @@ from tests.tolerance import of_logprobs
 
 
 @pytest.fixture(scope="module", params=list(MODELS))
-def model(request: pytest.FixtureRequest) -> Any:
+def model(request) -> Any:
     return MODELS[request.param]()
 
 
@@ -91,7 +91,7 @@ def test_a_late_request_joins_a_running_batch_and_does_not_wait_for_its_end():
 
 def test_no_more_run_at_once_than_there_are_slots():
     engine = started(tiny_qwen3(), max_batch=3)
-    widths: list[int] = []
+    widths = []
     forward = engine._model.forward
 
     def watch(*args: Any, **kwargs: Any) -> Any:
@@ -174,7 +174,7 @@ def greedy(prompts: list[tuple[int, ...]]) -> list[Request]:
 
 def read(model: Any, requests: list[Request]) -> tuple[dict[int, Output], list[tuple[int, int]]]:
     """The outputs, and the shapes of the token ids that went through the model."""
-    shapes: list[tuple[int, int]] = []
+    shapes = []
     hook = model.register_forward_pre_hook(
         lambda _, __, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )

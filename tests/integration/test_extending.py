@@ -10,7 +10,7 @@ import pytest
 from svr_lightning.__main__ import main
 from svr_lightning.core.metrics import DEFINITIONS, PRINTED
 from svr_lightning.engines.transformers import TransformersEngine
-from tests.commands import ROOT, SMALL, TINY, embedded, jsonl, logged
+from tests.commands import ROOT, SMALL, TINY, embedded, jsonl, logged, write_jsonl
 from tests.models import tiny_qwen3
 from tests.pages import page
 from tests.requests import ask, finish, plain_scores
@@ -28,7 +28,7 @@ SHOWN = dict(
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch) -> Path:
     """A folder with the page's files, from which modules are imported."""
     for name, text in SHOWN.items():
         (tmp_path / name).write_text(text)
@@ -65,7 +65,7 @@ def recipe(path: str, **options: Any) -> dict[str, Any]:
 
 def test_a_task_of_ones_own_reads_asks_and_grades(here):
     rows = [{"word": word} for word in ("cat", "level")]
-    (here / "words.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(here / "words.jsonl", rows)
     lines = fit(here / "run", "--config", "backwards.yaml")
     assert {line["question"] for line in lines} <= {
         "Spell cat backwards.",
@@ -117,7 +117,7 @@ def test_a_stopping_rule_of_ones_own_stops(here):
 
 def test_a_metric_of_ones_own_is_in_the_results_and_in_the_printed_table(here, capsys):
     try:
-        namespace: dict[str, Any] = {"__name__": "turn_length"}
+        namespace = {"__name__": "turn_length"}
         exec(SHOWN["turn_length.py"], namespace)
         found = evaluated(here, namespace["main"])["datasets"]["few"]
     finally:

@@ -1,12 +1,11 @@
 """Solutions that are drawn, with self-checks that are decoded greedily."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from svr_lightning.core.types import Decoding, FinishReason, Problem
+from svr_lightning.core.types import Decoding, FinishReason
 from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
@@ -19,7 +18,7 @@ from svr_lightning.rollout.driver import Driver, Job
 from svr_lightning.training.sources import DataSource, load_problems
 
 POLICY = PolicyConfig(max_prompt_tokens=512, max_model_len=1024)
-PROBLEMS: list[Problem] = load_problems(
+PROBLEMS = load_problems(
     DataSource(name="dev", task="countdown", path="embedded:countdown-tiny", split="dev", limit=12)
 )
 TAG = "<self_check>"
@@ -86,7 +85,7 @@ def test_the_next_prompt_shows_the_greedy_check(policy):
 
 
 def test_an_evaluation_with_greedy_checks_needs_a_temperature_and_an_engine_of_tokens(
-    tmp_path: Path,
+    tmp_path,
 ):
     with pytest.raises(ConfigError, match="greedy_check at temperature=0: all tokens are greedy"):
         EvaluationConfig(greedy_check=True)

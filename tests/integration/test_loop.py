@@ -31,7 +31,7 @@ from svr_lightning.training.config import EvaluationConfig, OptimizerConfig, Ref
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.logs import NOTHING_RIGHT, CSVLog, nothing_to_learn
 from svr_lightning.training.sources import DataSource
-from tests.commands import jsonl, logged
+from tests.commands import jsonl, logged, screen
 from tests.small_fit import data, module, trainer, turns_of
 from tests.tolerance import assert_same_first_step, of_logprobs, rounding
 
@@ -39,13 +39,19 @@ FIRST_STEP = {"lr": 1e-3 * warmup_stable_decay(0, total_steps=1), "length": 576,
 """Of :func:`tests.small_fit.module`: 8 sequences of at most 512 and 64 tokens."""
 
 
+def recipe(**changes: Any) -> SVR:
+    """That of the small training, changed."""
+    settings = {"group_size": 4, "horizon": 2, "length_scale": 92, "loss": LossSpec(beta=0.1)}
+    return SVR(**settings | changes)
+
+
 class Watch(Callback):
     """Notes which step each rollout was sampled at, and what was trained on."""
 
     def __init__(self) -> None:
-        self.versions: list[int] = []
-        self.steps: list[int] = []
-        self.problems: list[tuple[str, ...]] = []
+        self.versions = []
+        self.steps = []
+        self.problems = []
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
@@ -85,7 +91,7 @@ def test_the_ratio_starts_at_one_whatever_the_engine_rounds(tmp_path):
     narrow = LossSpec(ratio="sequence", clip_eps=3e-4, clip_eps_high=4e-4, beta=0.0)
     model = module(
         updates_per_rollout=2,
-        recipe=SVR(group_size=4, horizon=2, length_scale=92, loss=narrow),
+        recipe=recipe(loss=narrow),
         engine=RoundedEngine(),
     )
     trainer(tmp_path, logger=CSVLog(tmp_path), max_steps=4).fit(model, data())
@@ -103,11 +109,8 @@ def test_the_ratio_starts_at_one_whatever_the_engine_rounds(tmp_path):
 RECOMPUTING = PolicyConfig(max_prompt_tokens=512, max_model_len=1024, gradient_checkpointing=True)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"micro_batch_size": 3}, {"micro_batch_size": 1}, {"policy": RECOMPUTING}]
-)
-def test_what_saves_memory_does_not_change_the_update(tmp_path, settings):
-    whole, saving = module(), module(**settings)
+def test_computing_activations_again_in_micro_batches_does_not_change_the_update(tmp_path):
+    whole, saving = module(), module(policy=RECOMPUTING, micro_batch_size=3)
     for model in (whole, saving):
         trainer(tmp_path, max_steps=1).fit(model, data())
     assert_same_first_step(saving.policy, whole, **FIRST_STEP)
@@ -133,9 +136,10 @@ def test_limits_and_fast_dev_run_count_problem_batches(tmp_path):
 
 @pytest.mark.parametrize("interval", [2, "00:00:00:00"])
 def test_validation_comes_every_so_many_optimizer_steps_or_by_the_clock(tmp_path, interval):
-    often: Any = {"val_check_interval": interval, "check_val_every_n_epoch": None}
+    often = {"val_check_interval": interval, "check_val_every_n_epoch": None}
     run = trainer(tmp_path, limit_val_batches=1.0, **often)
-    run.fit(module(micro_batch_size=4, updates_per_rollout=2), data())
+    few = EvaluationConfig(max_turns=1, max_completion_tokens=8)
+    run.fit(module(micro_batch_size=4, updates_per_rollout=2, evaluation=few), data())
     assert sorted(p.name for p in tmp_path.glob("eval/*")) == [
         "step-000002",
         "step-000004",
@@ -145,11 +149,6 @@ def test_validation_comes_every_so_many_optimizer_steps_or_by_the_clock(tmp_path
 
 
 RANK_ZERO = "lightning.pytorch.utilities.rank_zero"
-
-
-def recipe(**changes: Any) -> SVR:
-    settings = {"group_size": 4, "horizon": 2, "length_scale": 92, "loss": LossSpec(beta=0.1)}
-    return SVR(**settings | changes)
 
 
 class SaveAndStop(Callback):
@@ -162,6 +161,14 @@ class SaveAndStop(Callback):
         if trainer.global_step == self.step:
             trainer.save_checkpoint(self.path)
             trainer.should_stop = True
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    """The checkpoint of one step of the small training."""
+    folder = tmp_path_factory.mktemp("saved")
+    trainer(folder, SaveAndStop(1, folder / "1.ckpt")).fit(module(), data())
+    return folder / "1.ckpt"
 
 
 @pytest.mark.parametrize(
@@ -191,29 +198,21 @@ class SaveAndStop(Callback):
         ({"precision": "bf16-mixed"}, "trainer.precision=bf16-mixed, but .* with 32-true"),
     ],
 )
-def test_a_run_resumes_only_with_the_settings_that_make_it_the_same_run(tmp_path, changed, message):
-    path = tmp_path / "1.ckpt"
-    trainer(tmp_path, SaveAndStop(1, path)).fit(module(), data())
+def test_a_run_resumes_only_with_the_settings_that_make_it_the_same_run(
+    tmp_path, saved, changed, message
+):
     of_data = {k: v for k, v in changed.items() if k.startswith("problems")}
     of_trainer = {k: v for k, v in changed.items() if k == "precision"}
     of_model = {k: v for k, v in changed.items() if k not in of_data | of_trainer}
     resumed = trainer(tmp_path, **of_trainer)
     with pytest.raises(ConfigError, match=message):
-        resumed.fit(module(**of_model), data(**of_data), ckpt_path=path)
+        resumed.fit(module(**of_model), data(**of_data), ckpt_path=saved)
 
 
-def test_a_resumed_run_may_use_its_hardware_and_judge_itself_in_another_way(tmp_path):
-    path = tmp_path / "1.ckpt"
-    trainer(tmp_path, SaveAndStop(1, path)).fit(module(), data())
-    settings = {
-        "policy": PolicyConfig(
-            max_prompt_tokens=512, max_model_len=1024, gradient_checkpointing=True
-        ),
-        "micro_batch_size": 4,
-        "evaluation": EvaluationConfig(max_turns=1),
-    }
+def test_a_resumed_run_may_use_its_hardware_and_judge_itself_in_another_way(tmp_path, saved):
+    other = {"micro_batch_size": 4, "evaluation": EvaluationConfig(max_turns=1)}
     resumed = trainer(tmp_path, max_steps=2)
-    resumed.fit(module(**settings), data(), ckpt_path=path)
+    resumed.fit(module(policy=RECOMPUTING, **other), data(), ckpt_path=saved)
     assert resumed.global_step == 2
 
 
@@ -255,7 +254,7 @@ def test_a_trainer_leaves_the_programs_warnings_and_environment_alone(tmp_path):
 def test_a_run_goes_on_with_the_next_problems_in_other_micro_batches(tmp_path):
     """As it does with another number of processes."""
     path, seen = tmp_path / "4.ckpt", []
-    options: dict[str, Any] = {"max_epochs": 2, "enable_checkpointing": True}
+    options = {"max_epochs": 2, "enable_checkpointing": True}
     few = DataSource(name="train", task="countdown", path="embedded:countdown-tiny", limit=6)
     for size, ends, saved in ((8, False, None), (8, True, None), (2, False, path)):
         seen.append(watch := Watch())
@@ -273,16 +272,15 @@ def test_a_run_goes_on_with_the_next_problems_in_other_micro_batches(tmp_path):
     assert seen[2].versions == seen[2].steps
 
 
-def test_a_checkpoint_without_optimizer_or_of_another_method_is_refused(tmp_path):
-    whole, bare = tmp_path / "1.ckpt", tmp_path / "weights.ckpt"
-    run = trainer(tmp_path, SaveAndStop(1, whole))
-    run.fit(module(), data())
-    run.save_checkpoint(bare, weights_only=True)
+def test_a_checkpoint_without_optimizer_or_of_another_method_is_refused(tmp_path, saved):
+    bare = tmp_path / "weights.ckpt"
+    content = torch.load(saved, weights_only=True)
+    torch.save({k: v for k, v in content.items() if "optimizer" not in k}, bare)
     with pytest.raises(ConfigError, match="saved with save_weights_only"):
         trainer(tmp_path).fit(module(), data(), ckpt_path=bare)
-    free = SVR(group_size=4, horizon=2, length_scale=92, loss=LossSpec(beta=0.0))
+    free = recipe(loss=LossSpec(beta=0.0))
     with pytest.raises(ConfigError, match=r"another model or method.*such as reference"):
-        trainer(tmp_path).fit(module(recipe=free), data(), ckpt_path=whole)
+        trainer(tmp_path).fit(module(recipe=free), data(), ckpt_path=saved)
 
 
 def test_nothing_is_saved_within_a_rollout(tmp_path):
@@ -307,7 +305,7 @@ def test_the_last_checkpoint_is_the_end_of_the_run(tmp_path):
 
 def test_the_reference_follows_after_every_second_step(tmp_path):
     model = module()
-    history: list[torch.Tensor] = []
+    history = []
 
     class Look(Callback):
         def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
@@ -354,8 +352,9 @@ def test_a_fast_dev_run_leaves_nothing_that_the_next_run_trips_over(tmp_path):
 @pytest.mark.parametrize(("limit", "count"), [(2, 2), (0.01, 1)])
 def test_the_limit_on_test_batches_holds_for_the_comparison(tmp_path, limit, count):
     tested = data(test=data().sources["val"], eval_batch_size=1)
+    few = {"evaluation": EvaluationConfig(max_turns=1, max_completion_tokens=8)}
     run = trainer(tmp_path, BeforeAfter(), max_steps=1, limit_test_batches=limit)
-    run.fit(module(), tested)
+    run.fit(module(**few), tested)
     for name in ("before", "after"):
         assert len(jsonl(tmp_path / "eval" / name / "samples.jsonl")) == count
 
@@ -373,7 +372,7 @@ def test_the_comparison_shows_what_the_self_check_is_worth_at_equal_tokens(tmp_p
             assert (drawn["temperature"], drawn["fresh_turns"]) == (one.sampling.temperature, True)
             assert any(row["turns"][0]["text"] != row["turns"][1]["text"] for row in rows)
     assert one.evaluation.fresh_turns is False
-    printed = " ".join(capsys.readouterr().out.split())
+    printed = screen(capsys)
     for way in (
         "first answer",
         "best stop without the self-check",
@@ -387,8 +386,7 @@ def test_the_comparison_shows_what_the_self_check_is_worth_at_equal_tokens(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("command", "precision"),
-    [("validate", "bf16-true"), ("test", "bf16-true"), ("predict", "bf16-true"), ("test", 64)],
+    ("command", "precision"), [("validate", "bf16-true"), ("predict", "bf16-true"), ("test", 64)]
 )
 def test_an_evaluation_runs_in_every_precision(tmp_path, command, precision):
     sets = data().sources["val"]
@@ -419,8 +417,8 @@ def test_a_folder_that_cannot_be_written_to_is_one_line(tmp_path):
 
 def test_every_attempt_of_every_step_draws_anew(tmp_path, monkeypatch):
     nothing = RewardWeights(**{field.name: 0.0 for field in fields(RewardWeights)})
-    recipe = SVR(group_size=2, horizon=1, weights=nothing)  # so that every group is degenerate
-    seeds: list[int] = []
+    idle = SVR(group_size=2, horizon=1, weights=nothing)  # so that every group is degenerate
+    seeds = []
     draw = SVRDataModule.fresh_problems
 
     def noted(self: SVRDataModule, seed: int, *arguments: Any) -> list[Problem]:
@@ -428,5 +426,5 @@ def test_every_attempt_of_every_step_draws_anew(tmp_path, monkeypatch):
         return draw(self, seed, *arguments)
 
     monkeypatch.setattr(SVRDataModule, "fresh_problems", noted)
-    trainer(tmp_path, max_steps=2).fit(module(recipe=recipe, resample="batch"), data())
+    trainer(tmp_path, max_steps=2).fit(module(recipe=idle, resample="batch"), data())
     assert len(set(seeds)) == len(seeds) == 2 * 2

@@ -15,7 +15,6 @@ from transformers import AutoModelForCausalLM
 
 from svr_lightning.callbacks import HFExport
 from svr_lightning.engines.acting_weights import base_of
-from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.policy import lora
 from svr_lightning.policy.config import LoRAConfig, PolicyConfig
@@ -27,7 +26,6 @@ from svr_lightning.training.optimizer import make_reference
 from tests import small_fit
 from tests.forked import free_port
 from tests.models import MODELS, with_adapter
-from tests.requests import finish, mixed, plain_scores
 from tests.tolerance import of_logprobs
 
 LORA = LoRAConfig(r=2, alpha=6)
@@ -67,26 +65,6 @@ def test_every_projection_of_a_hybrid_gets_one_and_nothing_else_does():
     assert model.lm_head.weight is model.model.embed_tokens.weight
 
 
-@pytest.mark.parametrize("kind", MODELS)
-def test_the_transformers_engine_samples_with_the_adapter(kind):
-    adapted = with_adapter(MODELS[kind]())
-    merged = MODELS[kind]()
-    merged.load_state_dict(exported_weights(adapted))
-    engine = TransformersEngine()
-    engine.start(adapted, (7,), 512)
-    engine.sync(adapted, 0)
-    for request in mixed():
-        engine.submit(request)
-    outputs = finish(engine, len(mixed()))
-    for request in mixed():
-        output = outputs[request.id]
-        scores = plain_scores(merged, request, output.token_ids)
-        scores = scores / (request.sampling.temperature or 1.0)
-        chosen = scores.log_softmax(-1).gather(1, torch.tensor(output.token_ids).unsqueeze(1))
-        gap = (chosen.squeeze(1) - torch.tensor(output.logprobs)).abs().max()
-        assert gap < of_logprobs(merged, scores)
-
-
 def hidden(model: Any) -> torch.Tensor:
     return model.base_model(input_ids=IDS).last_hidden_state
 
@@ -123,7 +101,7 @@ def last(folder: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SVRModule]:
+def trained(tmp_path_factory) -> tuple[Path, SVRModule]:
     """A run of four steps."""
     folder = tmp_path_factory.mktemp("lora")
     model, _ = train(folder, HFExport())

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from svr_lightning.__main__ import main
-from svr_lightning.metrics import METRIC_NAMES
 from tests.commands import SMALL, flags, jsonl, logged
 from tests.pages import page, section, tables
 
@@ -48,22 +47,18 @@ KEYS = [row[0].strip("`") for row in rows("## Keys") if row[0].startswith("`")]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory) -> Path:
     """Two optimizer steps with a validation on two sets, then a test on two."""
     folder = tmp_path_factory.mktemp("glossary") / "run"
     sets = [{"name": name, "split": "dev", **TINY} for name in ("dev", "math500")]
-    arguments = [
-        *SMALL,
-        *flags(
-            {
-                "trainer.default_root_dir": str(folder),
-                "trainer.max_steps": "2",
-                "trainer.val_check_interval": "1",
-                "data.val": json.dumps(sets),
-                "data.test": json.dumps(sets),
-            }
-        ),
-    ]
+    settings = {
+        "trainer.default_root_dir": folder,
+        "trainer.max_steps": 2,
+        "trainer.val_check_interval": 1,
+        "data.val": json.dumps(sets),
+        "data.test": json.dumps(sets),
+    }
+    arguments = [*SMALL, *flags(settings)]
     assert main(["fit", *arguments]) == 0
     assert main(["test", *arguments]) == 0
     return folder
@@ -89,20 +84,3 @@ def test_the_fields_of_the_samples_file_are_described(run):
     sometimes = {"error", "observed_turns", "cluster"}
     assert set(names(row[0] for row in head)) == {*record, *sometimes}
     assert set(names(row[0] for row in turn)) == {*record["turns"][0], "grading_error"}
-
-
-def test_the_fields_of_the_results_file_are_described(run):
-    results = json.loads((run / "eval" / "test" / "results.json").read_text())
-    table = fields("eval/NAME/results.json")
-    described = {name.split(".")[0] for name in names(row[0] for row in table)}
-    assert described == set(results)
-    assert set(results["datasets"]["dev"]) == {*METRIC_NAMES, "n", "accuracy_ci95"}
-    assert set(results["macro"]) == {"all", "math"}
-
-
-def test_the_fields_of_the_rollouts_file_are_described(run):
-    line = jsonl(run / "rollouts.jsonl")[0]
-    table = fields("rollouts.jsonl")
-    assert set(names(row[0] for row in table)) == set(line)
-    (turns,) = (row[1] for row in table if row[0] == "`turns`")
-    assert set(names([turns])) == set(line["turns"][0])

@@ -28,7 +28,7 @@ SEED = 42
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> small_fit.Remembering:
+def trained(tmp_path_factory) -> small_fit.Remembering:
     """The module after one optimizer step of the real trainer, in two micro-batches."""
     module = small_fit.module(
         recipe=minimal.RECIPE,
@@ -156,7 +156,7 @@ def test_the_notebook_trains_and_shows_before_and_after(capsys):
         assert long in code
         code = code.replace(long, short)
     matplotlib.use("Agg")
-    space: dict[str, Any] = {}
+    space = {}
     exec(compile(code, "train_in_a_notebook.ipynb", "exec"), space)
     assert capsys.readouterr().out.count("--- turn 3") == 2
     assert len(space["mean_returns"]) == 2

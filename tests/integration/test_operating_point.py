@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from svr_lightning.training.config import EvaluationConfig
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.records import quoted_config
 from svr_lightning.training.sources import DataSource, load_problems
-from tests.commands import TINY, flags, jsonl, refused
+from tests.commands import TINY, embedded, flags, jsonl, refused, screen
 from tests.scripted import TOKENIZER
 
 
@@ -173,21 +172,9 @@ def test_a_faulty_file_ends_the_command_before_the_policy_is_loaded(tmp_path, ca
     folder = tmp_path / "tuned"
     shutil.copytree(TOKENIZER.name_or_path, folder)
     policy(folder, 7)
+    settings = {"model.policy.path": folder, "question": "1 2 = 3"}
     line = refused(
-        capsys,
-        "predict",
-        "--model.policy.path",
-        folder,
-        "--question",
-        "1 2 = 3",
-        *flags(
-            {
-                "data.questions_task": "countdown",
-                "trainer.accelerator": "cpu",
-                "trainer.default_root_dir": tmp_path / "run",
-                "trainer.logger": "false",
-            }
-        ),
+        capsys, "predict", *TINY, *flags(settings), "--trainer.default_root_dir", tmp_path / "run"
     )
     assert "(threshold=7 must lie in [0, 1]; the paper's is 0.85); certify again or remove" in line
 
@@ -208,26 +195,24 @@ def test_serve_keeps_a_policys_own_threshold_under_another_number_of_turns(
     assert line in capsys.readouterr().out
 
 
+def evaluating(name: str, root: Path, folder: Path, turns: int, **settings: Any) -> list[str]:
+    """A command that asks the policy of a folder."""
+    own = {
+        "model.policy.path": folder,
+        "model.evaluation.max_turns": turns,
+        "trainer.default_root_dir": root,
+        "trainer.enable_progress_bar": "false",
+    }
+    return [name, *TINY, *flags(own | settings)]
+
+
 def test_predict_asks_with_a_tuned_policys_own_threshold_and_says_so(tmp_path, caplog):
     """0.95 stops a trajectory of the shipped policy; at 1 nothing does."""
     folder = tmp_path / "tuned"
     shutil.copytree(TOKENIZER.name_or_path, folder)
     own = {"rule": {}, "certified": {"threshold": 1.0}, "weights": "others"}
     written(folder, **own)
-    command = [
-        "predict",
-        *TINY,
-        "--model.policy.path",
-        str(folder),
-        *flags(
-            {
-                "model.evaluation.max_turns": "2",
-                "question": "3 5 8 = 16",
-                "trainer.default_root_dir": str(tmp_path),
-                "trainer.enable_progress_bar": "false",
-            }
-        ),
-    ]
+    command = evaluating("predict", tmp_path, folder, 2, question="3 5 8 = 16")
     lost = "promises nothing for max_turns=2 instead of 10, other weights than it was written for"
     with pytest.warns(UserWarning, match=lost):
         assert main(command) == 0
@@ -263,29 +248,16 @@ def test_an_evaluation_says_which_problems_a_certificate_was_calibrated_on(tmp_p
     """Of the first three problems of the embedded set two were; the report says so too."""
     folder = tmp_path / "tuned"
     shutil.copytree(TOKENIZER.name_or_path, folder)
-    sources = [DataSource(name="dev", task="countdown", path=COUNTDOWN_TINY, split="dev", limit=3)]
-    first, second, _ = load_problems(sources[0])
-    digests = problem_digests([f"dev/{first.id}", second.question])
+    source = DataSource(
+        name="held_out", task="countdown", path=COUNTDOWN_TINY, split="test", limit=3
+    )
+    first, second, _ = load_problems(source)
+    digests = problem_digests([f"held_out/{first.id}", second.question])
     written(folder, rule={}, data={"problems": digests}, decoding={"temperature": 0.0})
-    dev = {**asdict(sources[0]), "columns": None}
-    command = [
-        "validate",
-        *TINY,
-        "--model.policy.path",
-        str(folder),
-        "--data.val",
-        json.dumps([dev]),
-        *flags(
-            {
-                "model.evaluation.max_turns": "1",
-                "trainer.default_root_dir": str(tmp_path),
-                "trainer.enable_progress_bar": "false",
-            }
-        ),
-    ]
+    command = evaluating("test", tmp_path, folder, 1, **{"data.test": embedded(3)})
     note = "the certificate was calibrated on 2 of 3 problems"
     with pytest.warns(UserWarning, match=note):
         assert main(command) == 0
-    recorded = tmp_path / "eval" / "validate"
+    recorded = tmp_path / "eval" / "test"
     assert main(["report", f"SVR={recorded}", "--out", str(tmp_path / "report")]) == 0
-    assert f"SVR: {note}" in " ".join(capsys.readouterr().out.split())
+    assert f"SVR: {note}" in screen(capsys)

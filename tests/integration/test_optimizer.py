@@ -134,7 +134,7 @@ def test_a_bf16_mix_is_rounded_once_and_not_at_every_product():
 @pytest.mark.parametrize("make", [tiny_qwen3, tiny_hybrid])
 def test_a_reference_in_bf16_has_the_policys_weights_rounded_and_its_buffers_as_they_are(make):
     policy = make()
-    reference: Any = make_reference(policy, ReferenceConfig(dtype="bfloat16"))
+    reference = make_reference(policy, ReferenceConfig(dtype="bfloat16"))
     for rounded, weight in zip(reference.parameters(), policy.parameters(), strict=True):
         assert torch.equal(rounded, weight.bfloat16())
         assert (rounded.requires_grad, weight.dtype) == (False, torch.float32)

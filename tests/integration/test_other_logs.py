@@ -14,7 +14,7 @@ from svr_lightning.__main__ import main
 from svr_lightning.analysis.logs import read_recording
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.errors import ConfigError
-from tests.limits import bounded_processor_time
+from tests.commands import write_jsonl
 from tests.trajectories import adaptive, write_samples
 
 NAMES = ["--columns", "id=question", "confidence=p", "correct=y"]
@@ -32,8 +32,7 @@ def log_rows(size: int = 300) -> list[dict[str, Any]]:
 def written(folder: Path, rows: list[Any]) -> Path:
     """A log of JSON lines."""
     folder.mkdir(exist_ok=True)
-    (folder / "log.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return folder / "log.jsonl"
+    return write_jsonl(folder / "log.jsonl", rows)
 
 
 def load_log(path: Path, *columns: str) -> TurnTable:
@@ -42,7 +41,7 @@ def load_log(path: Path, *columns: str) -> TurnTable:
     return table
 
 
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+def refusal(capsys, *arguments: object) -> str:
     assert main(["certify", *map(str, arguments)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     return line
@@ -352,9 +351,3 @@ def test_a_name_in_a_log_cannot_write_control_characters_to_the_screen(tmp_path,
     out = capsys.readouterr().out
     assert "problems have the question of another one" in " ".join(out.split())
     assert "\x1b" not in out
-
-
-def test_the_time_to_certify_a_log_grows_with_its_rows_and_not_with_their_square(tmp_path):
-    log = written(tmp_path, log_rows(12_000))
-    with bounded_processor_time():
-        assert main(["certify", str(log), "--max-wrong-accepted", "0.1", *NAMES]) == 0

@@ -1,13 +1,11 @@
 """What a terminal shows while a run goes on."""
 
-import os
 import re
-import sys
 
 import pytest
 
 from svr_lightning.callbacks import Progress as TrainingProgress
-from svr_lightning.display import Progress, progress_line
+from svr_lightning.display import Progress
 from tests.scripted import PROBLEMS, at_places, evaluator, says, words
 from tests.small_fit import data, module, trainer
 
@@ -22,16 +20,8 @@ def test_a_line_fits_a_terminal_whatever_the_numbers(name, capsys):
         assert line.isprintable()
 
 
-def test_a_terminal_that_tells_no_height_shows_the_line(monkeypatch):
-    reading, writing = os.openpty()
-    with os.fdopen(writing, "w") as terminal, os.fdopen(reading, "rb", 0) as screen:
-        monkeypatch.setattr(sys, "stdout", terminal)
-        progress_line(2, "step").close()
-        assert screen.read(100).startswith(b"\rstep 0/2")
-
-
 def test_an_evaluation_counts_its_turns_and_the_tokens_that_were_generated(monkeypatch, capsys):
-    made: list[Progress] = []
+    made = []
 
     class Kept(Progress):
         def __init__(self, *args: object, **options: object) -> None:
@@ -55,15 +45,3 @@ def test_a_training_shows_its_steps_in_eighty_columns(tmp_path, capsys):
     times = r"\d\d:\d\d, 00:00 left"
     assert re.match(rf"step 2/2, {times}, reward -?\d+\.\d\d, accuracy \d\.\d\d", line)
     assert len(line) <= 80
-
-
-def test_the_time_left_does_not_rise_between_two_updates(monkeypatch):
-    with progress_line(10, "step") as bar:
-        now = bar.start_t
-        monkeypatch.setattr(bar, "_time", lambda: now)
-        left = []
-        for seconds, done in ((60, 1), (100, 1), (119, 1), (120, 2)):
-            now = bar.start_t + seconds
-            bar.show([], done)
-            left += re.findall(r"(\S+) left", str(bar))
-    assert left == ["09:00", "09:00", "09:00", "08:00"]

@@ -13,7 +13,7 @@ from svr_lightning.training.distributed import (
     resolve_strategy,
 )
 from tests import forked
-from tests.commands import SMALL, TINY, flags, jsonl, refused
+from tests.commands import SMALL, TINY, embedded, flags, jsonl, refused
 from tests.faults.runs import MEASURED
 from tests.rank_trainings import CLIP, LORA, LR, train
 from tests.tolerance import assert_same_steps
@@ -22,7 +22,7 @@ Seen = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Seen]:
+def ranks(tmp_path_factory) -> list[Seen]:
     """What each of two processes saw in the trainings of ``tests.rank_trainings``."""
     pytest.importorskip("deepspeed")
     folder = tmp_path_factory.mktemp("ranks")
@@ -31,7 +31,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Seen]:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+def alone(tmp_path_factory) -> Seen:
     """The same training on one process."""
     return train(tmp_path_factory.mktemp("alone"))
 
@@ -178,24 +178,16 @@ def test_lightnings_own_object_and_sharded_weights_are_refused():
 
 def test_an_evaluation_under_deepspeed_needs_neither_training_data_nor_an_optimizer(tmp_path):
     pytest.importorskip("deepspeed")
-    tested = '[{name: dev, task: countdown, path: "embedded:countdown-tiny", split: dev, limit: 2}]'
-    words = (
-        "test",
-        *SMALL,
-        "--trainer.strategy",
-        "deepspeed_stage_2",
-        "--data.test",
-        tested,
-        *flags(
-            {
-                "data.train": "{name: gone, task: countdown, path: ./gone.jsonl}",
-                "model.optimizer.lr": "1e9",
-                "trainer.default_root_dir": str(tmp_path / "run"),
-            }
-        ),
-    )
+    settings = {
+        "trainer.strategy": "deepspeed_stage_2",
+        "data.test": embedded(2),
+        "data.train": "{name: gone, task: countdown, path: ./gone.jsonl}",
+        "model.optimizer.lr": "1e9",
+        "trainer.default_root_dir": tmp_path / "run",
+    }
     log = tmp_path / "log"
-    assert forked.wait(forked.start(log, *words)) == 0, log.read_text()[-2000:]
+    process = forked.start(log, "test", *SMALL, *flags(settings))
+    assert forked.wait(process) == 0, log.read_text()[-2000:]
     assert len(jsonl(tmp_path / "run" / "eval" / "test" / "samples.jsonl")) == 2
 
 

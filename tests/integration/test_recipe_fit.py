@@ -30,7 +30,7 @@ from tests.commands import jsonl, logged
 
 # recipe: generations per problem, turns of a validation with T_max = 2
 # ScRPO compares the corrections of wrong answers, of which a problem needs two.
-SMALL: dict[str, tuple[Recipe, int, int]] = {
+SMALL = {
     "svr_turns": (SVRPlus(group_size=2, horizon=2, sections=False, proper=False), 4, 2),
     "svr_plus": (SVRPlus(group_size=2, horizon=2, turns="all"), 4, 2),
     "verdict": (SVR(group_size=2, horizon=2, interface="verdict"), 4, 2),
@@ -81,7 +81,7 @@ class Optimised(Callback):
     """Keeps the texts whose tokens are in the loss, one for each sequence."""
 
     def __init__(self) -> None:
-        self.texts: list[str] = []
+        self.texts = []
 
     def on_train_batch_end(
         self, trainer: Any, module: SVRModule, outputs: Any, rollout: Rollout, batch_idx: int

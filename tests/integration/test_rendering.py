@@ -50,7 +50,7 @@ NO_SYSTEM = (  # written like those of models that were trained without a system
     "{% endif %}<start_of_turn>{{ m.role }}\n{{ m.content | trim }}<end_of_turn>\n{% endfor %}"
     "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
 )
-FAMILIES: dict[str, tuple[str | None, list[str]]] = {
+FAMILIES = {
     "shipped": (None, []),
     "chatml": (CHATML, ["<|im_start|>", "<|im_end|>"]),
     "headers": (

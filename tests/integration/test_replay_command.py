@@ -17,7 +17,7 @@ from tests.commands import refused
 from tests.trajectories import adaptive, pool, record, records_of, save, uncensored
 
 
-def shown_by(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+def shown_by(capsys, *arguments: object) -> str:
     assert main(["replay", *map(str, arguments)]) == 0
     return capsys.readouterr().out
 
@@ -117,7 +117,7 @@ def unlabelled(records: list[SampleRecord]) -> list[SampleRecord]:
     return [replace(r, turns=tuple(replace(t, correct=None) for t in r.turns)) for r in records]
 
 
-def graded_again(capsys: pytest.CaptureFixture[str], folder: Path) -> tuple[str, dict[str, Any]]:
+def graded_again(capsys, folder: Path) -> tuple[str, dict[str, Any]]:
     """The first line that a replay with the grader ``symbolic`` prints, and what it writes."""
     first, *_ = shown_by(capsys, folder, "--grader", "symbolic").splitlines()
     return first, json.loads((folder / "replay" / "replay.json").read_text())

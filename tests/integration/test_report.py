@@ -13,15 +13,14 @@ import pytest
 from svr_lightning.__main__ import main
 from svr_lightning.analysis.metrics import measure
 from svr_lightning.analysis.records import SampleRecord
-from svr_lightning.analysis.results import read_evaluation
 from svr_lightning.core.stopping import Confident, RepeatedAnswer, StopRule, rule_as_config
 from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import all_figures
 from svr_lightning.report.formats import tables_md, tables_tex
-from svr_lightning.report.page import OTHER, POLICY, choose, classes, page, trajectories
+from svr_lightning.report.page import POLICY, classes, page, trajectories
 from svr_lightning.report.runs import read_methods
 from svr_lightning.report.tables import Table, all_tables, headlines
-from tests.commands import refused
+from tests.commands import refused, screen
 from tests.trajectories import failed, pool, record, records_of, save, turn, turn_tables, uncensored
 
 # What tries to break out of a page, a terminal or a table.
@@ -150,17 +149,6 @@ def test_a_part_that_was_recorded_as_it_stopped_leaves_the_rule_of_the_others_in
     assert method.summary("All-2", "avg_total_tokens").mean == 110
     assert method.summary("GSM8K", "esr").mean == 1.0
     assert method.budgets == []  # of the second part only one turn is known
-
-
-def test_a_recording_of_every_turn_says_so_and_is_ended_by_its_rule(tmp_path):
-    settings = settings_of(Confident(), 2)
-    settings["protocol"]["adaptive"] = False
-    save(tmp_path / "run", [record("x", (True, "C", 0.9, 10), (False, "C", 0.9, 10))], settings)
-    recorded = read_evaluation(tmp_path / "run").tables["toy"]
-    assert (recorded.rule, recorded.max_turns, recorded.accepted.tolist()) == (None, 2, [False])
-    (method,) = read_methods([str(tmp_path / "run")])
-    (ended,) = method.runs[0].tables.values()
-    assert (ended.rule, ended.max_turns, ended.accepted.tolist()) == (Confident(), 2, [True])
 
 
 def test_independent_samples_are_neither_fixed_nor_broken(tmp_path):
@@ -381,18 +369,6 @@ def test_a_method_without_self_checks_has_nothing_that_would_need_them(tmp_path)
     assert not re.search("UNSURE|0\\.50", items)
 
 
-def test_headlines_hold_a_policy_against_every_turn_of_it(tmp_path):
-    svr = f"SVR={save(tmp_path / 'a', uncensored(), config(42))}"
-    cut = save(tmp_path / "b", [record("x", (True, "C", 0.9, 5), early=True)])
-    # Adaptive: 3328 tokens of six problems. All three turns: 600 of prompts, 2101 of completions.
-    fixed = (6 * 600 + 150 + 180 + 592 + 60 + 6 + 300) / 6
-    assert headlines(read_methods([svr, f"b={cut}"])) == [
-        f"toy, SVR: 0.500 accuracy at 555 tokens, 0.333 at {fixed:,.0f} with 3 fixed turns"
-        " (6 problems)",
-        "toy, b: 1.000 accuracy at 105 tokens (1 problems)",
-    ]
-
-
 def test_data_sets_outside_of_the_papers_are_in_no_average_and_methods_need_no_common_one(tmp_path):
     for name, right, tokens in (("inside", True, 5), ("outside", False, 7)):
         row = record("x", (right, "C", 0.9, tokens), dataset=name, early=True)
@@ -423,7 +399,7 @@ def test_every_file_and_the_screen_mark_a_method_whose_prompts_showed_labels_and
     assert main(["report", *arguments, "--out", str(tmp_path)]) == 0
     files = ("index.html", "tables.tex", "figures/1_tokens.json")
     texts = [unescape((tmp_path / name).read_text(encoding="utf-8")) for name in files]
-    for text in (*texts, " ".join(capsys.readouterr().out.split())):
+    for text in (*texts, screen(capsys)):
         marked = text.count("privileged: Oracle-guided")
         assert text.count("Oracle-guided") == text.count("privileged:") == marked > 0
 
@@ -450,18 +426,6 @@ def test_a_trajectory_is_filed_under_what_happened_in_it(turns, early, expected)
     assert classes(record_of(given, early)) == expected
 
 
-def test_a_trajectory_is_listed_once_and_data_sets_take_turns():
-    records = records_of(
-        [record(str(k), (True, "C", 0.9, 5), dataset=name) for name in "ab" for k in range(3)]
-    )
-    filed = [(one, frozenset({"fixed", "truncated"} if one.id == "0" else ())) for one in records]
-    listed = {kind: [one.key for one, _ in some] for kind, some in choose(filed, 1).items()}
-    assert listed["fixed"] == [("a", "0")]
-    assert listed["truncated"] == [("b", "0")]
-    assert listed[OTHER] == [("a", "1")]
-    assert [one.key for one, _ in choose(filed, 2)[OTHER]] == [("a", "1"), ("b", "1")]
-
-
 _IMAGE = "data:image/svg+xml;base64,"
 
 
@@ -470,7 +434,7 @@ class _Reader(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.tags = []
         self.text = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -481,7 +445,7 @@ class _Reader(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def hostile(tmp_path_factory) -> Path:
     """A report on records in which every text is hostile, one of them a mebibyte long."""
     folder = tmp_path_factory.mktemp("hostile")
     rows = []
@@ -564,10 +528,6 @@ def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(tm
         first, second = svg(figure.draw, figure.numbers), svg(figure.draw, numbers)
         assert first == second, figure.name
         assert "<dc:date>" not in first
-    budgets = next(p for p in figures if p.name == "2_budgets_1").numbers["panels"][0]
-    # Turn 1: a and e right; turn 2: b, c, f; turn 3: b and d.
-    assert budgets["accuracy"] == [2 / 6, 3 / 6, 2 / 6]
-    assert (budgets["adaptive"], budgets["turns"]) == (0.5, 13 / 6)
     own = next(p for p in figures if p.name == "5_stopping_rules_1").numbers["own"]
     # With at most 1 turn a and e are right, with at most 2 a, c and f, with all three a, c and d.
     assert [point["accuracy"] for point in own] == [2 / 6, 3 / 6, 3 / 6]

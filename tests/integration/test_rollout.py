@@ -87,7 +87,7 @@ def test_the_loss_covers_the_very_ids_that_were_sampled_last():
 
 def test_prompts_that_a_program_asks_for_together_have_seeds_of_their_own():
     def pair(message: str) -> Generator[list[list[Message]], list[Completion], list[str]]:
-        texts: list[str] = []
+        texts = []
         for _ in range(2):
             completions = yield [[{"role": "user", "content": message}] for _ in range(3)]
             texts += [completion.text for completion in completions]

@@ -59,7 +59,7 @@ def test_an_impossible_token_is_never_drawn(draw):
 
 
 def test_rows_of_one_batch_may_sample_in_different_ways():
-    ways: list[dict[str, Any]] = [{}, {"temperature": 0.0}, {"top_k": 1}, {"top_p": 0.6}]
+    ways = [{}, {"temperature": 0.0}, {"top_k": 1}, {"top_p": 0.6}]
     params = [Decoding(**{"temperature": 1.0, **way}) for way in ways]
     scores = torch.tensor(PROBABILITIES).log().expand(4, 4)
     tokens, logprobs = draw_tokens(scores, params, [0.68] * 4)

@@ -1,7 +1,5 @@
 """The server: the same answers as an evaluation, in the form that ordinary clients read."""
 
-import asyncio
-import json
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -17,7 +15,7 @@ from svr_lightning.engines.transformers import TransformersEngine
 from tests.chat_server import DOUBT, QUESTION, SURE, SURE_OF, Reply, completion, turn_of
 from tests.chat_server import ChatServer as Scripted
 from tests.core.test_controller import certificate
-from tests.served import Embedded, chat, in_front_of, serving
+from tests.served import ASKED, Embedded, chat, in_front_of, serving
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +41,7 @@ def test_greedy_answers_are_those_of_an_evaluation_turn_by_turn(embedded, policy
 def test_a_question_that_has_begun_ends_before_another_one_begins(
     embedded, policy, evaluated, monkeypatch
 ):
-    prompts: list[str] = []
+    prompts = []
     submit = policy.engine.submit
 
     def watched(request: Any) -> None:
@@ -67,9 +65,8 @@ def test_a_client_that_goes_takes_its_request_out_of_the_batch(embedded, policy,
 
     with monkeypatch.context() as patched:
         patched.setattr(policy.engine, "drop", watched)
-        body = {"messages": [{"role": "user", "content": QUESTION}]}
         with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{embedded}/chat/completions", json=body, timeout=0.02)
+            httpx.post(f"{embedded}/chat/completions", json={"messages": ASKED}, timeout=0.02)
         assert dropped.wait(10)
     assert chat(embedded).status_code == 200
 
@@ -86,7 +83,7 @@ def test_messages_that_the_policys_template_refuses_are_a_wrong_request(
     strict = "{{ raise_exception('roles must alternate') if messages[1].role == 'assistant' }}"
     tokenizer = policy.renderer.tokenizer
     monkeypatch.setattr(tokenizer, "chat_template", strict + tokenizer.chat_template)
-    greeted = [{"role": "assistant", "content": "Hi."}, {"role": "user", "content": QUESTION}]
+    greeted = [{"role": "assistant", "content": "Hi."}, *ASKED]
     said = chat(embedded, messages=greeted)
     assert said.status_code == 400
     assert "roles must alternate" in said.json()["error"]["message"]
@@ -133,18 +130,17 @@ def proxy(upstream: Scripted) -> Iterator[str]:
 
 def test_an_unmodified_client_gets_the_accepted_turn(proxy):
     client = OpenAI(base_url=proxy, api_key="none")
-    asked: Any = [{"role": "user", "content": QUESTION}]
-    said = client.chat.completions.create(model="svr", messages=asked)
+    said = client.chat.completions.create(model="svr", messages=ASKED)
     assert said.choices[0].message.content == SURE_OF
     assert (said.usage.prompt_tokens, said.usage.completion_tokens) == (80, 40)
-    found: Any = said.model_dump()["svr"]
+    found = said.model_dump()["svr"]
     assert (found["outcome"], found["accepted"], found["returned_turn"]) == ("answered", True, 2)
     assert (found["verdict"], found["confidence"]) == ("CORRECT", 0.95)
     assert found["stop_reason"] == "CORRECT at confidence 0.95 >= 0.85"
     assert [turn["text"] for turn in found["turns"]] == [DOUBT, SURE]
     chunks = list(
         client.chat.completions.create(
-            model="svr", messages=asked, stream=True, stream_options={"include_usage": True, "x": 1}
+            model="svr", messages=ASKED, stream=True, stream_options={"include_usage": True, "x": 1}
         )
     )
     texts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
@@ -225,28 +221,3 @@ def test_a_conversation_stands_before_the_question_and_what_is_empty_says_nothin
     ]
     assert second[:3] == first[:3]
     assert second[3]["content"].startswith("[T=2]")
-
-
-def test_a_client_that_cannot_be_sent_a_comment_is_gone_and_so_is_its_question():
-    server = in_front_of("http://127.0.0.1:9/v1", comment_seconds=0.05)
-    asked = {"messages": [{"role": "user", "content": QUESTION}], "stream": True}
-    body = {"type": "http.request", "body": json.dumps(asked).encode()}
-    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
-    scope = {"type": "http", "method": "POST", "path": "/", "headers": headers}
-    messages = iter([body])
-
-    async def receive() -> Any:
-        return next(messages, None) or await asyncio.sleep(60)
-
-    async def send(message: Any) -> None:
-        raise ConnectionResetError
-
-    async def ask() -> None:
-        server._policy.complete = lambda *_: asyncio.sleep(60)
-        ended, _ = await asyncio.wait(
-            [asyncio.ensure_future(server(scope, receive, send))], timeout=10
-        )
-        assert isinstance(ended.pop().exception(), ConnectionResetError)
-
-    asyncio.run(ask())
-    assert server.running == 0

@@ -242,7 +242,7 @@ def test_two_processes_push_once_and_share_the_slots(servers, tmp_path):
 
 
 def answer(**changes: Any) -> bytes:
-    choice: dict[str, Any] = {
+    choice = {
         "token_ids": [3, 5],
         "logprobs": {"content": [{"logprob": -0.25}, {"logprob": -1.5}]},
         "finish_reason": "length",

@@ -96,7 +96,7 @@ def test_weights_of_a_checkpoint_are_served_at_once_though_no_step_was_taken(tmp
 
 
 def test_an_engine_is_synced_once_for_a_rollout_and_an_evaluation_of_the_same_weights():
-    syncs: list[int] = []
+    syncs = []
 
     class Noting(TransformersEngine):
         def sync(self, model: Any, version: int) -> None:

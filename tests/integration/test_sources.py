@@ -1,7 +1,6 @@
 """Every form a data set comes in, and every fault it may have."""
 
 import csv
-import itertools
 import json
 import logging
 import re
@@ -12,7 +11,6 @@ from typing import Any
 
 import datasets
 import pytest
-import yaml
 from pyarrow import Table
 from pyarrow.parquet import write_table
 
@@ -24,7 +22,7 @@ from svr_lightning.training.sources import (
     problems_digest,
 )
 
-ROWS: list[dict[str, Any]] = [
+ROWS = [
     {"id": "a", "question": "What is 1 + 1?", "answer": "It is 2.\n#### 2"},
     {"question": "What is 2 + 2?", "answer": "#### 4"},
     {"question": "Is the sign \u2028 kept?", "answer": "#### 1,234"},
@@ -66,12 +64,7 @@ def error_of(source: DataSource, on_bad_row: Any = "error") -> str:
     ("name", "write"),
     [
         ("rows.json", write_json),
-        ("rows.jsonl", lambda path: write_lines(path, ROWS)),
         ("rows.JSONL", lambda path: write_lines(path, ["", *ROWS, "  "])),
-        (
-            "marked.jsonl",
-            lambda path: write_lines(path, ["\ufeff" + json.dumps(ROWS[0]), *ROWS[1:]]),
-        ),
         ("rows.parquet", write_parquet),
     ],
 )
@@ -144,7 +137,7 @@ def test_the_embedded_problems_load_by_split():
 
 def test_a_hub_data_set_is_asked_for_by_name_split_and_revision(monkeypatch):
     """Tests cannot reach the hub: a table stands in for it."""
-    asked: dict[str, Any] = {}
+    asked = {}
 
     def load_dataset(path: str, **options: Any) -> Any:
         asked.update(path=path, **options)
@@ -169,7 +162,6 @@ def test_a_path_that_can_be_no_hub_id_is_reported_without_asking_the_hub(path, m
         ("rows.txt", b"question,answer\n", "rows.txt is none of .json, .jsonl, .parquet, .csv"),
         ("rows.json", b"{}\n{}", "rows.json: invalid JSON: Extra data: line 2 column 1"),
         ("rows.json", b'{"rows": []}', "rows.json: expected a list of objects, found dict"),
-        ("rows.json", b"\xff\xfe", "rows.json: invalid JSON: 'utf-8' codec"),
         ("rows.json", b"[" * 100_000, "rows.json: invalid JSON: "),
         ("folder", None, "/folder doesn't contain any data files"),
     ],
@@ -268,19 +260,6 @@ def test_repeated_ids_are_an_error_even_where_bad_rows_are_skipped(tmp_path):
     assert "there are no rows in it" in error_of(gsm8k(write_lines(tmp_path / "a.jsonl", [])))
 
 
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"path": "x", "name": "../evil"}, "name='../evil' must be made of letters"),
-        ({"path": "x", "limit": 0}, "limit=0 must be at least 1"),
-        ({"path": "x", "max_completion_tokens": 0}, "max_completion_tokens=0 must be at least 1"),
-    ],
-)
-def test_settings_are_checked_before_anything_is_read(settings, reason):
-    with pytest.raises(ConfigError, match=reason):
-        DataSource(**{"name": "toy", "task": "gsm8k", **settings})
-
-
 def test_the_countdown_split_is_what_the_datasets_package_draws():
     pool = 51_500
     table = datasets.Dataset.from_dict({"row": range(pool)})
@@ -344,24 +323,6 @@ def test_rows_that_are_held_out_of_training_are_all_others(tmp_path):
     write_lines(path, [{"question": "1?", "answer": "#### 1"}] * 500)
     with pytest.raises(ConfigError, match="held_out needs more than 500 rows, there are 500"):
         load_problems(source)
-
-
-@pytest.mark.parametrize("run", ["gsm8k", "math", "countdown"])
-def test_a_paper_configuration_trains_validates_and_tests_on_different_rows(run):
-    """Sources of one data set and split select parts of it that are disjoint, see above."""
-    configuration = Path(__file__).parents[2] / "configs" / f"{run}.yaml"
-    data = yaml.safe_load(configuration.read_text())["data"]
-    disjoint = [
-        {"held_out", "all_but_held_out"},
-        {"countdown_train", "countdown_val"},
-        {"countdown_train", "countdown_eval"},
-        {"countdown_val", "countdown_eval"},
-    ]
-    sources = [DataSource(**row) for row in (data["train"], *data["val"], *data["test"])]
-    for one, other in itertools.combinations(sources, 2):
-        rows = [(source.path, source.subset, source.split) for source in (one, other)]
-        assert one.name != other.name
-        assert rows[0] != rows[1] or {one.select, other.select} in disjoint
 
 
 def test_a_limit_takes_the_first_of_the_selected_rows_in_their_order(tmp_path):

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -31,10 +29,9 @@ from tests.chat_server import (
     completion,
     turn_of,
 )
-from tests.served import chat, in_front_of, serving
+from tests.served import ASKED, chat, in_front_of, proxy, serving
 
 Messages = list[dict[str, str]]
-ASKED: Any = [{"role": "user", "content": QUESTION}]
 
 
 CLAUDES = completion(
@@ -53,7 +50,7 @@ CLAUDES = completion(
 
 def test_tokens_that_nobody_counted_are_not_known():
     answer = completion(SURE, usage=None)
-    with ChatServer(lambda *_: answer) as upstream, serving(in_front_of(upstream.url)) as url:
+    with proxy(lambda *_: answer) as (url, _):
         said = chat(url).json()
     assert said["usage"] is None
     assert said["svr"]["turns"][0]["completion_tokens"] is None
@@ -63,15 +60,9 @@ def test_tokens_that_nobody_counted_are_not_known():
         Controller(lambda *_: asked, "countdown", max_tokens=50).solve(QUESTION)
 
 
-@contextmanager
-def two_turns(second: Reply, **settings: Any) -> Iterator[tuple[str, ChatServer]]:
+def two_turns(second: Reply, **settings: Any) -> Any:
     """A model that doubts its first turn, and whose server then gives ``second``."""
-
-    def answer(body: dict[str, Any], _: int) -> Reply:
-        return completion(DOUBT) if turn_of(body) == 1 else second
-
-    with ChatServer(answer) as upstream, serving(in_front_of(upstream.url, **settings)) as url:
-        yield url, upstream
+    return proxy(lambda body, _: completion(DOUBT) if turn_of(body) == 1 else second, **settings)
 
 
 REFUSAL = completion(None, message={"content": None, "refusal": "I cannot help with that."})
@@ -79,7 +70,7 @@ TOO_LONG = Reply(b'{"error": {"message": "maximum context length is 90"}}', 400)
 
 
 def test_a_refusal_reaches_the_client_after_one_call():
-    with ChatServer(lambda *_: REFUSAL) as upstream, serving(in_front_of(upstream.url)) as url:
+    with proxy(lambda *_: REFUSAL) as (url, upstream):
         with openai.OpenAI(base_url=url, api_key="none") as client:
             said = client.chat.completions.create(model="svr", messages=ASKED)
         assert len(upstream.bodies) == 1
@@ -114,7 +105,7 @@ def test_a_controller_takes_a_refused_turn_of_any_client_as_its_end():
         sdk = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0)
 
         def by_sdk(messages: Messages, limit: int) -> Any:
-            given: Any = {"messages": messages, "max_tokens": limit}
+            given = {"messages": messages, "max_tokens": limit}
             return sdk.chat.completions.create(model="m", **given)
 
         def by_httpx(messages: Messages, limit: int) -> Any:
@@ -171,7 +162,7 @@ def by_openai_stream(url: str) -> str:
 def test_unmodified_clients_read_what_another_server_said(library, client):
     if find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
-    with ChatServer(lambda *_: CLAUDES) as upstream, serving(in_front_of(upstream.url)) as url:
+    with proxy(lambda *_: CLAUDES) as (url, _):
         assert client(url) == SURE_OF
         said = chat(url).json()
     assert (said["svr"]["accepted"], len(said["svr"]["turns"])) == (True, 1)
@@ -179,10 +170,8 @@ def test_unmodified_clients_read_what_another_server_said(library, client):
 
 
 def test_errors_have_the_schema_of_openai():
-    with (
-        ChatServer(lambda *_: Reply(b'{"error": {"message": "no", "code": "bad"}}', 401)) as server,
-        serving(in_front_of(server.url)) as url,
-    ):
+    refusal = Reply(b'{"error": {"message": "no", "code": "bad"}}', 401)
+    with proxy(lambda *_: refusal) as (url, server):
         with openai.OpenAI(base_url=url, api_key="none") as client:
             with pytest.raises(openai.AuthenticationError, match="HTTP 401, no") as caught:
                 client.chat.completions.create(model="svr", messages=ASKED)
@@ -204,10 +193,7 @@ def test_errors_have_the_schema_of_openai():
 def test_a_stream_has_comments_until_it_has_the_answer_in_short_lines():
     long = completion("\U0001f600" * 90_000 + SURE)
     long.delay = 0.5
-    with (
-        ChatServer(lambda *_: long) as upstream,
-        serving(in_front_of(upstream.url, comment_seconds=0.1)) as url,
-    ):
+    with proxy(lambda *_: long, comment_seconds=0.1) as (url, _):
         said = chat(url, stream=True)
         assert by_openai_stream(url).endswith(SURE_OF)
         failed = chat(url, stream=True, temperature=0.5, model="svr")
@@ -221,8 +207,7 @@ def test_a_stream_has_comments_until_it_has_the_answer_in_short_lines():
 def test_a_fault_after_a_streams_first_comment_is_an_error_of_the_stream():
     fault = Reply(b'{"error": {"message": "too long"}}', 400, delay=0.5)
     with (
-        ChatServer(lambda *_: fault) as upstream,
-        serving(in_front_of(upstream.url, comment_seconds=0.1)) as url,
+        proxy(lambda *_: fault, comment_seconds=0.1) as (url, _),
         pytest.raises(openai.APIError, match="too long"),
     ):
         by_openai_stream(url)
@@ -235,7 +220,7 @@ def test_fresh_samples_run_at_once_and_end_when_one_is_accepted():
         return reply
 
     fresh = {"dialogue": FreshTurns(SelfVerifying()), "at_once": 3}
-    with ChatServer(answer) as upstream, serving(in_front_of(upstream.url, **fresh)) as url:
+    with proxy(answer, **fresh) as (url, upstream):
         said = chat(url, temperature=0.8)
         greedy = chat(url)
         assert upstream.most_at_once == 3
@@ -250,7 +235,7 @@ def test_fresh_samples_run_at_once_and_end_when_one_is_accepted():
 
 
 def test_a_cancelled_question_cancels_all_of_its_samples():
-    ended: list[int] = []
+    ended = []
 
     async def client(messages: Messages, limit: int) -> str:
         try:
@@ -259,7 +244,7 @@ def test_a_cancelled_question_cancels_all_of_its_samples():
             ended.append(limit)
         return DOUBT
 
-    fresh: Any = {"dialogue": FreshTurns(SelfVerifying()), "at_once": 4, "seconds": 0.1}
+    fresh = {"dialogue": FreshTurns(SelfVerifying()), "at_once": 4, "seconds": 0.1}
     controller = Controller(client, "countdown", max_turns=3, **fresh)
     result = asyncio.run(controller.solve_async(QUESTION))
     assert (result.turns, result.reason, len(ended)) == ((), "limit of 0.1 seconds", 3)

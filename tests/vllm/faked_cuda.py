@@ -105,7 +105,6 @@ def found(**options: Any) -> dict[str, Any]:
         "prefix_caching": config.cache_config.enable_prefix_caching,
         "largest_graph": max(config.compilation_config.cudagraph_capture_sizes),
         "states": str(config.cache_config.mamba_ssm_cache_dtype),
-        "hash": config.compute_hash(),
         "threads": torch.get_num_threads(),
     }
 
@@ -118,7 +117,7 @@ if __name__ == "__main__":
     import vllm
 
     vllm.LLM = configure
-    figures: dict[str, Any] = {}
+    figures = {}
     for name, (card.capability, card.gigabytes) in CARDS.items():
         figures[name] = found()
     on_gpu(1)

@@ -27,28 +27,18 @@ class VLLMServer:
         port = forked.free_port()
         self.url = f"http://127.0.0.1:{port}"
         self._log = log
-        self._options = [
-            *flags(
-                {
-                    "model": str(model),
-                    "served-model-name": name,
-                    "host": "127.0.0.1",
-                    "port": str(port),
-                    "generation-config": "vllm",
-                }
-            ),
-            "--dtype",
-            "float32",
-            "--enforce-eager",
-            "--max-model-len",
-            "1024",
-            "--kv-cache-memory-bytes",
-            str(2**26),
-            "--disable-log-stats",
-            "--distributed-executor-backend",
-            "uni",
-            *options,
-        ]
+        settings = {
+            "model": model,
+            "served-model-name": name,
+            "host": "127.0.0.1",
+            "port": port,
+            "generation-config": "vllm",
+            "dtype": "float32",
+            "max-model-len": 1024,
+            "kv-cache-memory-bytes": 2**26,
+            "distributed-executor-backend": "uni",
+        }
+        self._options = [*flags(settings), "--enforce-eager", "--disable-log-stats", *options]
 
     def start(self) -> None:
         """Begin to start."""

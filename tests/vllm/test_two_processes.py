@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import forked
-from tests.commands import flags, jsonl, logged, sampled
+from tests.commands import TINY, embedded, flags, jsonl, logged, sampled
 from tests.faults.runs import differences, wait_for
 from tests.models import tiny_qwen3
 from tests.scripted import TOKENIZER
@@ -24,10 +24,6 @@ GAP = "engine/logprob_diff"
 """Rounding alone, which the engine does not repeat from process to process."""
 TASK = "tests.vllm.graded_by_rank.GradedByRank"
 SOURCE = f"{{name: train, task: {TASK}, path: 'embedded:countdown-tiny', limit: 16}}"
-DEV = (
-    "[{name: dev, task: countdown, path: 'embedded:countdown-tiny', split: dev, "
-    f"limit: {HELD_OUT}}}]"
-)
 SAVING = "{every_n_train_steps: 1, save_top_k: 0, save_last: true, enable_version_counter: false}"
 CALLBACKS = (
     "[{class_path: svr_lightning.callbacks.RolloutLog}, "
@@ -37,7 +33,7 @@ CALLBACKS = (
 
 
 @pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def policy(tmp_path_factory) -> Path:
     """A checkpoint whose heads two processes can share."""
     folder = tmp_path_factory.mktemp("policy")
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
@@ -51,47 +47,32 @@ def start(
     policy: Path, folder: Path, *extra: str, tasks: int = 0, processes: int = 2
 ) -> list[BaseProcess]:
     """Start a training; of as many tasks as SLURM would, or of one that starts the others."""
-    command = [
-        "fit",
-        "--config",
-        "configs/countdown_tiny.yaml",
-        *flags(
-            {
-                "trainer.default_root_dir": str(folder),
-                "trainer.callbacks": CALLBACKS,
-                "model.policy.path": str(policy),
-                "model.resample": "off",
-                "model.engine": "svr_lightning.engines.vllm.VLLMEngine",
-                "model.sampling.max_completion_tokens": "12",
-                "model.evaluation.max_turns": "2",
-                "model.evaluation.max_completion_tokens": "12",
-                "model.reference.every": "2",
-                "trainer.max_steps": str(STEPS),
-                "trainer.val_check_interval": "2",
-                "trainer.devices": str(processes),
-                "trainer.enable_progress_bar": "false",
-                "data.problems_per_step": "4",
-                "data.train": SOURCE,
-            }
-        ),
-        "--data.val",
-        DEV,
-        "--data.test",
-        "[]",
-        *extra,
-    ]
+    settings = {
+        "trainer.default_root_dir": folder,
+        "trainer.callbacks": CALLBACKS,
+        "model.policy.path": policy,
+        "model.resample": "off",
+        "model.engine": "svr_lightning.engines.vllm.VLLMEngine",
+        "model.sampling.max_completion_tokens": 12,
+        "model.evaluation.max_turns": 2,
+        "model.evaluation.max_completion_tokens": 12,
+        "model.reference.every": 2,
+        "trainer.max_steps": STEPS,
+        "trainer.val_check_interval": 2,
+        "trainer.devices": processes,
+        "trainer.enable_progress_bar": "false",
+        "data.problems_per_step": 4,
+        "data.train": SOURCE,
+        "data.val": embedded(HELD_OUT, "dev", "dev"),
+        "data.test": "[]",
+    }
+    command = ["fit", *TINY, *flags(settings), *extra]
     log = folder.with_suffix(".log")
     if not tasks:
         return [forked.start(log, *command)]
-    job = {
-        **{"SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "svr", "SLURM_NODELIST": "127.0.0.1"},
-        **{"SLURM_NTASKS": str(tasks), "SLURM_NTASKS_PER_NODE": str(tasks), "SLURM_NNODES": "1"},
-        **{"SLURM_NODEID": "0", "MASTER_PORT": str(forked.free_port())},
-    }
-    return [
-        forked.start(log, *command, **job, SLURM_PROCID=str(task), SLURM_LOCALID=str(task))
-        for task in range(tasks)
-    ]
+    port = str(forked.free_port())
+    jobs = [forked.slurm(task, tasks) | {"MASTER_PORT": port} for task in range(tasks)]
+    return [forked.start(log, *command, **job) for job in jobs]
 
 
 def finish(processes: list[BaseProcess], folder: Path) -> Path:
@@ -102,14 +83,14 @@ def finish(processes: list[BaseProcess], folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def alone(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def alone(policy: Path, tmp_path_factory) -> Path:
     """The first step of one process."""
     folder = tmp_path_factory.mktemp("alone") / "run"
     return finish(start(policy, folder, "--trainer.max_steps", "1", processes=1), folder)
 
 
 @pytest.fixture(scope="module")
-def whole(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(policy: Path, tmp_path_factory) -> Path:
     """The uninterrupted training."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     return finish(start(policy, folder, *ZERO2, tasks=2), folder)

@@ -141,7 +141,7 @@ def test_weights_cannot_change_under_a_running_request(plain):
 def test_it_wakes_with_the_present_weights_and_never_with_older_ones():
     model = served_model("qwen3")
     engine = started(model, sleep_level=2)
-    calls: list[str] = []
+    calls = []
     for name in ("sleep", "wake_up", "collective_rpc", "reset_prefix_cache"):
         _record(engine._llm, name, calls)
     engine.sync(model, 0)
