@@ -4,7 +4,6 @@ import asyncio
 import json
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,11 +26,11 @@ class Script:
 
     texts: list[Any]
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.asked = []
         self.limits = []
 
-    def __call__(self, messages: Messages, max_tokens: int) -> Any:
+    def __call__(self, messages, max_tokens):
         self.asked.append(messages)
         self.limits.append(max_tokens)
         said = self.texts[len(self.asked) - 1]
@@ -40,7 +39,7 @@ class Script:
         return said
 
 
-def reply(text: str, tokens: int = 20, ended: str = "stop") -> dict[str, Any]:
+def reply(text, tokens=20, ended="stop"):
     """A chat completion as servers send it."""
     return {
         "choices": [{"message": {"content": text}, "finish_reason": ended}],
@@ -125,7 +124,7 @@ def test_the_limit_of_seconds_holds_for_all_turns_together(monkeypatch):
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr("svr_lightning.control.controller.time", clock)
 
-    def client(messages: Messages, max_tokens: int) -> str:
+    def client(messages, max_tokens):
         clock.now += 4.0
         return DOUBT
 
@@ -138,11 +137,11 @@ def test_a_long_text_is_read_beside_the_event_loop():
     readers = []
 
     class Noting(SelfVerifying):
-        def read(self, text: str) -> svr.SelfCheck:
+        def read(self, text):
             readers.append(threading.current_thread().name)
             return super().read(text)
 
-    async def client(messages: Messages, max_tokens: int) -> str:
+    async def client(messages, max_tokens):
         return DOUBT + "1" * (10**5 if len(readers) == 1 else 0)
 
     turns = []
@@ -153,7 +152,7 @@ def test_a_long_text_is_read_beside_the_event_loop():
 
 
 def test_a_hung_client_is_given_up_at_the_limit_of_seconds():
-    async def client(messages: Messages, max_tokens: int) -> Any:
+    async def client(messages, max_tokens):
         if messages[-1]["content"].startswith("[T="):
             await asyncio.Event().wait()
         return reply(DOUBT)
@@ -176,7 +175,7 @@ def test_a_text_without_end_is_cut_and_never_accepted():
 class Dumped:
     """A reply as LiteLLM and pydantic models give it."""
 
-    def model_dump(self) -> dict[str, Any]:
+    def model_dump(self):
         return reply(SURE)
 
 
@@ -184,7 +183,7 @@ class Dumped:
     "said", [SURE, (SURE, False), reply(SURE), Dumped()], ids=["text", "pair", "mapping", "object"]
 )
 def test_a_reply_may_have_several_forms(said):
-    async def later(messages: Messages, max_tokens: int) -> Any:
+    async def later(messages, max_tokens):
         return said
 
     controller = Controller(Script([said]), "countdown")
@@ -203,7 +202,7 @@ def test_an_error_of_the_client_comes_as_it_is_with_the_turns_so_far(error):
     assert [turn.completion.text for turn in error.turns] == [DOUBT]
 
 
-def certificate(folder: Path, **changes: Any) -> svr.Certificate:
+def certificate(folder, **changes):
     content = {
         "schema_version": 2,
         "promises": [{"name": "pse", "limit": 0.1}],
@@ -282,6 +281,6 @@ def test_options_out_of_range_are_refused():
         with pytest.raises(ConfigError, match=f"{name}=0 must be a"):
             Controller(Script([]), "countdown", **{name: 0})
     with pytest.raises(ConfigError, match="otherwise='escalate' must be one of answer, give_up"):
-        Controller(Script([]), "countdown", otherwise="escalate")  # type: ignore[arg-type]
+        Controller(Script([]), "countdown", otherwise="escalate")
     with pytest.raises(ValueError, match="must lie in"):
         Controller(Script([]), "countdown", rule=Confident(threshold=2.0))

@@ -13,11 +13,11 @@ from tests.commands import jsonl
 TASK = GSM8K()
 
 
-def problem(reference: str) -> Problem:
+def problem(reference):
     return TASK.from_row({"question": "How many?", "answer": f"so\n#### {reference}"})
 
 
-def boxed(answer: str) -> str:
+def boxed(answer):
     return f"<think>x</think>\n<answer>\\boxed{{{answer}}}</answer>"
 
 

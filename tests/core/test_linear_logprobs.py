@@ -1,7 +1,6 @@
 """Log-probabilities block by block: the values and gradients of the full scores, in less memory."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ N, H, V = 5, 4, 11
     params=[(e, b) for e in (1, 15, 55, 10_000) for b in (0, 130, 10_000)],
     ids=lambda sizes: "{}-elements-{}-bytes".format(*sizes),
 )
-def _block(request, monkeypatch) -> None:
+def _block(request, monkeypatch):
     """Blocks of 1 and of 3 of the 11 tokens, the last of them shorter, and of all 11.
 
     None, some or all of them are kept for the backward pass.
@@ -29,26 +28,22 @@ def _block(request, monkeypatch) -> None:
     monkeypatch.setattr(blockwise, "KEPT_BYTES", request.param[1])
 
 
-def inputs(
-    bias: bool = True, dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+def inputs(bias=True, dtype=torch.float32):
     generator = torch.Generator().manual_seed(0)
 
-    def draw(*shape: int) -> Tensor:
+    def draw(*shape):
         return torch.randn(shape, generator=generator).to(dtype).requires_grad_()
 
     tokens = torch.tensor([0, 10, 3, 3, 7])  # both ends, a repeated one
     return draw(N, H), draw(V, H), draw(V) if bias else None, tokens
 
 
-def plain(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, token_ids: Tensor, temperature: float
-) -> Tensor:
+def plain(hidden, weight, bias, token_ids, temperature):
     scores = torch.nn.functional.linear(hidden, weight, bias)
     return token_logprobs(scores.unsqueeze(0), token_ids.unsqueeze(0), temperature)[0]
 
 
-def gradients(function: Any, *args: Any, upstream: Tensor) -> list[Tensor]:
+def gradients(function, *args, upstream):
     values = function(*args)
     leaves = [a for a in args if isinstance(a, Tensor) and a.requires_grad]
     return [values, *torch.autograd.grad(values, leaves, upstream)]
@@ -133,7 +128,7 @@ class _Largest(TorchDispatchMode):
 
     elements = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         for tensor in result if isinstance(result, list | tuple) else [result]:
             if isinstance(tensor, Tensor):
@@ -161,11 +156,11 @@ def test_what_is_kept_for_the_backward_pass_is_bounded(monkeypatch):
     weight = torch.ones(vocabulary, features, requires_grad=True)
     tokens = torch.zeros(count, dtype=torch.long)
 
-    def blocks_kept(room: int) -> int:
+    def blocks_kept(room):
         monkeypatch.setattr(blockwise, "KEPT_BYTES", room)
         kept = []
 
-        def note(tensor: Tensor) -> Tensor:
+        def note(tensor):
             kept.append(tensor.nbytes)
             return tensor
 

@@ -9,11 +9,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from svr_lightning.core.losses import (
     LossSpec,
-    LossTerms,
     expected_score,
     k3,
     policy_loss,
@@ -27,7 +25,7 @@ SEQUENCE = LossSpec(ratio="sequence", beta=0.0)
 GARBAGE = [math.nan, math.inf, -math.inf, 1e38, -1e38]
 
 
-def close(value: Tensor, expected: object) -> None:
+def close(value, expected):
     """Within the rounding of a handful of operations on numbers of this size, or of size one."""
     wanted = torch.tensor(expected)
     allowed = rounding(8, max(1.0, wanted.abs().max().item()))
@@ -35,11 +33,11 @@ def close(value: Tensor, expected: object) -> None:
 
 
 def loss_of_ratios(
-    ratios: list[list[float]],
-    advantages: list[float],
-    spec: LossSpec = NO_KL,
-    mask: list[list[int]] | None = None,
-) -> tuple[LossTerms, Tensor]:
+    ratios,
+    advantages,
+    spec=NO_KL,
+    mask=None,
+):
     """The loss where policy over sampler is ``ratios``, and the gradient for the log-probs."""
     logp = torch.tensor(ratios).log().requires_grad_()
     old = torch.zeros_like(logp)

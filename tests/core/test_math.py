@@ -17,11 +17,11 @@ from tests.math_answers import EQUAL
 TASK = Math()
 
 
-def problem(reference: str) -> Problem:
+def problem(reference):
     return Problem(id="", task="math", question="?", reference=reference)
 
 
-def boxed(answer: str) -> str:
+def boxed(answer):
     return f"<think>x</think>\n<answer>\\boxed{{{answer}}}</answer>"
 
 

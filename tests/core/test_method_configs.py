@@ -3,7 +3,6 @@
 import itertools
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -19,11 +18,11 @@ RUNS = ("countdown", "countdown_tiny", "gsm8k", "math")
 LAYERS = sorted(p for name in ("methods", "ablations") for p in (CONFIGS / name).glob("*.yaml"))
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path):
     return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
-def recipe(run: str, layer: Path) -> Any:
+def recipe(run, layer):
     """The recipe of a run with a layer on top."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--recipe", type=Recipe)
@@ -32,7 +31,7 @@ def recipe(run: str, layer: Path) -> Any:
     return parser.instantiate_classes(parser.parse_object({"recipe": above}, below)).recipe
 
 
-def layer(name: str) -> Path:
+def layer(name):
     (found,) = [path for path in LAYERS if path.stem == name]
     return found
 
@@ -43,7 +42,7 @@ def test_a_layer_fits_every_run(path):
         assert isinstance(recipe(run, path), Recipe)
 
 
-def settings(value: Any, name: str = "") -> dict[str, Any]:
+def settings(value, name=""):
     """Dotted names to values of everything that a layer sets."""
     if not isinstance(value, dict):
         return {name: value}

@@ -16,7 +16,7 @@ FILE = Path(__file__).parents[1] / "goldens" / "paper_tables.json"
 AVERAGES = {"all": tuple(DISPLAY), "math": MATH_5}
 
 
-def half_a_digit(printed: str) -> Fraction:
+def half_a_digit(printed):
     return Fraction(1, 2 * 10 ** len(printed.partition(".")[2]))
 
 

@@ -18,11 +18,11 @@ from svr_lightning.core.types import SelfCheck, Verdict
 C, I, U = Verdict.CORRECT, Verdict.INCORRECT, Verdict.UNSURE  # noqa: E741
 
 
-def check(verdict: Verdict, confidence: float) -> SelfCheck:
+def check(verdict, confidence):
     return SelfCheck(verdict=verdict, confidence=confidence)
 
 
-def block(content: str) -> str:
+def block(content):
     return f"<self_check>{content}</self_check>"
 
 

@@ -17,9 +17,7 @@ NUMBER = Problem(id="", task="gsm8k", question="?", reference="5")
 LATEX = Problem(id="", task="math", question="?", reference="5")
 
 
-def read(
-    text: str, problem: Problem = NUMBER, reason: FinishReason = FinishReason.STOP
-) -> tuple[str | None, bool, SelfCheck, float]:
+def read(text, problem=NUMBER, reason=FinishReason.STOP):
     """The answer, its label, the self-check and its format score."""
     completion = RemoteCompletion(text=text, finish_reason=reason)
     dialogue = SelfVerifying()
@@ -30,7 +28,7 @@ def read(
     return turn.answer, scored.correct, turn.check, scored.self_check_format
 
 
-def check(verdict: str, confidence: float) -> SelfCheck:
+def check(verdict, confidence):
     return SelfCheck(verdict=Verdict(verdict), confidence=confidence)
 
 

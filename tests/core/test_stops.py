@@ -1,7 +1,5 @@
 """Stopping rules of many families at equal tokens."""
 
-from typing import Any
-
 import pytest
 
 from svr_lightning.analysis.replay import replay
@@ -18,7 +16,7 @@ FOUR = {
 }
 
 
-def four() -> list[dict[str, Any]]:
+def four():
     rows = []
     for name, (letters, right) in FOUR.items():
         row = record(name, *[(one == right, "U", 0.5, 5) for one in letters])

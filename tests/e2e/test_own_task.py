@@ -2,7 +2,6 @@
 
 import shutil
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
@@ -49,7 +48,7 @@ data:
 
 
 @pytest.fixture
-def package(tmp_path, monkeypatch) -> Path:
+def package(tmp_path, monkeypatch):
     folder = tmp_path / "my_package"
     folder.mkdir()
     (folder / "__init__.py").touch()

@@ -3,13 +3,12 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from experiments.miniature.recordings import FILE, read_outcomes, write_outcomes
 from experiments.miniature.results import row_entries
-from experiments.miniature.rows import BOTH, RESULTS, Task
+from experiments.miniature.rows import BOTH, RESULTS
 from experiments.miniature.tables import table_md
 from svr_lightning.analysis.replay import replay
 
@@ -22,7 +21,7 @@ PAGE = {
 """Titles of rows that the page spells out."""
 
 
-def published(task: Task) -> Any:
+def published(task):
     return json.loads((ROOT / RESULTS / task / "results.json").read_text(encoding="utf-8"))
 
 

@@ -3,7 +3,6 @@
 import sys
 from functools import reduce
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -12,7 +11,7 @@ from jsonargparse import ArgumentParser
 from experiments.commands import Command
 from experiments.miniature import rows
 from experiments.miniature.__main__ import run
-from experiments.miniature.rows import ROWS, Row, Task
+from experiments.miniature.rows import ROWS
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.recipes.base import Recipe
 from tests.recipes import WRONG, play
@@ -21,14 +20,14 @@ ROOT = Path(__file__).resolve().parents[2]
 SHORT = [row for row in ROWS if row.trained and row.policy_of is None and row.steps is None]
 
 
-def merged(below: Any, above: Any) -> Any:
+def merged(below, above):
     """What two configurations are together; a list replaces a list."""
     if isinstance(below, dict) and isinstance(above, dict):
         return {**below, **{key: merged(below.get(key), value) for key, value in above.items()}}
     return above
 
 
-def resolved(row: Row, task: Task) -> tuple[dict[str, Any], Recipe]:
+def resolved(row, task):
     """The merged configuration of a row, and its recipe."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--recipe", type=Recipe)

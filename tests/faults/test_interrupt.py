@@ -2,16 +2,11 @@
 
 import os
 import signal
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from svr_lightning.core.types import Problem
 from svr_lightning.training.module import SVRModule
-from svr_lightning.training.rollouts import Rollout
 from svr_lightning.training.sources import DataSource
 from tests.commands import jsonl
 from tests.small_fit import data, module, same, trainer, weights
@@ -23,47 +18,47 @@ class Cut(SVRModule):
     place: tuple[str, int] | None = None
     """Where, and after how many optimizer steps."""
 
-    def _is_here(self, name: str) -> bool:
+    def _is_here(self, name):
         here = self.place == (name, self.global_step)
         self.place = None if here else self.place
         return here
 
-    def collect(self, problems: list[Problem]) -> Rollout:
+    def collect(self, problems):
         if self._is_here("rollout"):
             raise KeyboardInterrupt
         if self._is_here("rollout, SIGTERM"):
             os.kill(os.getpid(), signal.SIGTERM)
         return super().collect(problems)
 
-    def training_step(self, rollout: Rollout, batch_idx: int) -> None:
+    def training_step(self, rollout, batch_idx):
         if self._is_here("update"):
             os.kill(os.getpid(), signal.SIGINT)
         super().training_step(rollout, batch_idx)
 
-    def validation_step(self, *args: Any, **options: Any) -> None:
+    def validation_step(self, *args, **options):
         if self._is_here("validation"):
             raise KeyboardInterrupt
         super().validation_step(*args, **options)
 
-    def test_step(self, *_: Any, **__: Any):
+    def test_step(self, *_, **__):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.fixture(autouse=True)
-def _ctrl_c() -> Iterator[None]:
+def _ctrl_c():
     """As in a fresh process: Lightning ignores further signals after an interrupt."""
     own = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, own)
 
 
-def few(split: str) -> DataSource:
+def few(split):
     return DataSource(
         name=split, task="countdown", path="embedded:countdown-tiny", split=split, limit=6
     )
 
 
-def run(folder: Path, place: tuple[str, int] | None = None, resume: Path | None = None) -> Cut:
+def run(folder, place=None, resume=None):
     """Two epochs of three steps with three validations; a checkpoint is saved at the end only."""
     saver = ModelCheckpoint(every_n_train_steps=100, save_top_k=0, save_last=True)
     one = trainer(
@@ -83,7 +78,7 @@ def run(folder: Path, place: tuple[str, int] | None = None, resume: Path | None 
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> tuple[Path, Cut]:
+def whole(tmp_path_factory):
     """The run without an interrupt."""
     folder = tmp_path_factory.mktemp("whole")
     return folder, run(folder)
@@ -118,7 +113,7 @@ def test_an_interrupted_run_saves_a_checkpoint_and_resumes_with_the_same_end(
 def test_a_run_that_was_interrupted_before_it_began_names_no_checkpoint(
     tmp_path, caplog, monkeypatch
 ):
-    def interrupt(*_: Any) -> None:
+    def interrupt(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(SVRModule, "configure_model", interrupt)

@@ -2,8 +2,6 @@
 
 import logging
 import time
-from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -23,7 +21,7 @@ from tests.commands import TINY, embedded, flags
 PROBLEMS = 16
 
 
-def arguments(folder: Path) -> list[str]:
+def arguments(folder):
     """Two turns of each problem, four problems at a time."""
     settings = {
         "trainer.default_root_dir": folder,
@@ -36,12 +34,12 @@ def arguments(folder: Path) -> list[str]:
     return ["test", *TINY, *flags(settings)]
 
 
-def files(folder: Path) -> dict[str, bytes]:
+def files(folder):
     """Everything that an evaluation leaves."""
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-def killed(folder: Path, journal: Path, after: int) -> bytes:
+def killed(folder, journal, after):
     """Kill -9 the command once it has finished ``after`` problems; returns its journal."""
     process = forked.start(folder / "log", *arguments(folder))
     until = time.monotonic() + 300
@@ -74,7 +72,7 @@ def test_an_evaluation_killed_and_started_again_leaves_the_same_files(tmp_path, 
     assert files(evaluation) == whole
 
 
-def prints(tmp_path, monkeypatch, limit: int = 2, **changes: Any) -> tuple[SVRModule, str]:
+def prints(tmp_path, monkeypatch, limit=2, **changes):
     """A module and the fingerprint of its evaluation of the test set."""
     source = {"task": "countdown", "path": "embedded:countdown-tiny", "split": "test"}
     data = SVRDataModule(test=[DataSource(name="held_out", **source, limit=limit)])

@@ -2,7 +2,6 @@
 
 import socket
 import time
-from typing import Any
 
 import pytest
 
@@ -14,11 +13,11 @@ from tests.commands import SMALL
 
 
 @pytest.fixture(autouse=True)
-def no_network(monkeypatch) -> list[Any]:
+def no_network(monkeypatch):
     """Every attempt to reach another machine fails at once; returns the attempts."""
     attempts = []
 
-    def refuse(*arguments: Any, **_: Any) -> Any:
+    def refuse(*arguments, **_):
         attempts.append(arguments)
         raise OSError("Network is unreachable")
 

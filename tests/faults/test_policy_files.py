@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,11 +25,11 @@ COMMANDS = (
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
+def folder(tmp_path):
     return Path(shutil.copytree(SHIPPED, tmp_path / "policy"))
 
 
-def rename(folder: Path, prefix: str) -> None:
+def rename(folder, prefix):
     file = folder / "model.safetensors"
     renamed = {prefix + name: weight for name, weight in load_file(file).items()}
     save_file(renamed, file, metadata={"format": "pt"})
@@ -148,7 +147,7 @@ def test_a_weight_that_is_not_finite_is_named(name, value, folder):
 
 
 @pytest.fixture
-def code(folder: Path, monkeypatch) -> Iterator[Path]:
+def code(folder, monkeypatch):
     """Python in a policy's folder that leaves a file when it runs, and a user who says yes."""
     trace = folder / "it_ran"
     (folder / "code.py").write_text(f"open({str(trace)!r}, 'w')\n")
@@ -157,7 +156,7 @@ def code(folder: Path, monkeypatch) -> Iterator[Path]:
     assert not trace.exists()
 
 
-def change(file: Path, **settings: object) -> None:
+def change(file, **settings):
     file.write_text(json.dumps(json.loads(file.read_text()) | settings))
 
 

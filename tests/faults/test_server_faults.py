@@ -8,10 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
 
 import httpx
 import pytest
@@ -26,10 +24,10 @@ SOUND = completion(SURE)
 
 
 @contextmanager
-def behind(*replies: Reply, **settings: Any) -> Iterator[tuple[str, Scripted]]:
+def behind(*replies, **settings):
     """The server in front of one that gives these replies and then sound ones."""
 
-    def answer(body: dict[str, Any], number: int) -> Reply:
+    def answer(body, number):
         return replies[number - 1] if number <= len(replies) else SOUND
 
     with proxy(answer, **settings) as (url, upstream):
@@ -37,12 +35,12 @@ def behind(*replies: Reply, **settings: Any) -> Iterator[tuple[str, Scripted]]:
 
 
 @pytest.fixture(scope="module")
-def sound() -> Iterator[str]:
+def sound():
     with behind() as (url, _):
         yield url
 
 
-def within(seconds: float, holds: Callable[[], bool]) -> bool:
+def within(seconds, holds):
     """Whether a condition comes true in this time."""
     until = time.monotonic() + seconds
     while not holds() and time.monotonic() < until:
@@ -50,7 +48,7 @@ def within(seconds: float, holds: Callable[[], bool]) -> bool:
     return holds()
 
 
-def message(said: httpx.Response) -> str:
+def message(said):
     return str(said.json()["error"]["message"])
 
 
@@ -109,17 +107,17 @@ def test_a_fault_of_the_first_turn_is_a_400_or_429_of_a_stream_too():
 
 
 @contextmanager
-def hung() -> Iterator[tuple[str, threading.Event]]:
+def hung():
     """A server that reads and never answers; the event says that a connection was closed."""
     gone = threading.Event()
 
-    def read(connection: socket.socket) -> None:
+    def read(connection):
         with connection:
             while connection.recv(2**16):
                 pass
         gone.set()
 
-    def accept() -> None:
+    def accept():
         while True:
             try:
                 connection, _ = listening.accept()
@@ -181,7 +179,7 @@ def test_a_body_that_never_ends_is_refused():
 
 
 def test_a_client_that_does_not_read_takes_no_place():
-    def long(_: dict[str, Any], number: int) -> Reply:
+    def long(_, number):
         return SOUND if number > 6 else completion(DOUBT + "x" * 900_000)
 
     with Scripted(long) as upstream, socket.socket() as connection:
@@ -196,7 +194,7 @@ def test_a_client_that_does_not_read_takes_no_place():
             assert chat(url).status_code == 200
 
 
-def wrote(role: str, content: Any, **more: Any) -> dict[str, Any]:
+def wrote(role, content, **more):
     return {"role": role, "content": content, **more}
 
 
@@ -339,7 +337,7 @@ def test_standard_streams_may_be_closed(closed):
         command += ["serve", *options, "--port", str(port)]
         url = f"http://127.0.0.1:{port}/v1"
 
-        def answers() -> bool:
+        def answers():
             try:
                 return chat(url).status_code == 200
             except httpx.HTTPError:
@@ -369,7 +367,7 @@ def test_control_characters_are_data_on_their_way_in_and_out():
 
 
 def test_sigterm_under_load_answers_what_ends_in_time_and_refuses_the_rest():
-    def slow(body: dict[str, Any], number: int) -> Reply:
+    def slow(body, number):
         reply = completion(SURE)
         reply.delay = 0.5 if number < 9 else 30  # more than the server waits
         if number == 9:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import socket
 import time
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -20,17 +19,17 @@ BODY = {"messages": ASKED}
 
 
 @pytest.fixture(scope="module")
-def upstream() -> Iterator[Scripted]:
+def upstream():
     with Scripted(lambda *_: completion(SURE)) as server:
         yield server
 
 
-def connected(url: str) -> socket.socket:
+def connected(url):
     host, port = url.split("/")[2].split(":")
     return socket.create_connection((host, int(port)), timeout=30)
 
 
-def post(url: str, **headers: str) -> int:
+def post(url, **headers):
     headers = {"content-type": "application/json", **headers}
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return httpx.post(f"{url}/chat/completions", json=BODY, headers=named).status_code
@@ -87,7 +86,7 @@ def test_with_a_key_nothing_else_is_asked_for(upstream):
     assert upstream.headers[-1]["Authorization"] == "Bearer upstream-secret"
 
 
-def closes_within(connection: socket.socket, seconds: float) -> bool:
+def closes_within(connection, seconds):
     connection.settimeout(seconds)
     with contextlib.suppress(ConnectionResetError):
         return connection.recv(2**16) == b""

@@ -4,18 +4,14 @@ import dataclasses
 import itertools
 import random
 from collections import Counter
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from svr_lightning.core.losses import LossSpec, policy_loss
-from svr_lightning.core.types import Sample
 from svr_lightning.policy.logprobs import completion_logprobs
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.update import (
-    TrainBatch,
     balanced_split,
     batch_of,
     micro_batches,
@@ -44,7 +40,7 @@ def test_a_batch_is_padded_on_the_right_and_points_at_what_predicts_each_token()
     assert (batch.weight, batch.group_ids) == (0.5, ("g", "g"))
 
 
-def split(samples: list[Sample], accumulate: int = 1, updates: int = 1) -> list[TrainBatch]:
+def split(samples, accumulate=1, updates=1):
     return micro_batches(samples, accumulate=accumulate, updates=updates, version=0)
 
 
@@ -94,13 +90,13 @@ def test_samples_that_do_not_make_equal_optimizer_steps_are_refused(accumulate, 
 
 
 @pytest.fixture(scope="module", params=[*MODELS, "untied"])
-def model(request) -> Any:
+def model(request):
     if request.param == "untied":
         return tiny_qwen3(tie_word_embeddings=False)
     return MODELS[request.param]()
 
 
-def gradients(model: Any, batches: list[TrainBatch]) -> dict[str, Tensor]:
+def gradients(model, batches):
     model.zero_grad()
     for batch in batches:
         logp = completion_logprobs(model, batch, TEMPERATURE)
@@ -116,7 +112,7 @@ def gradients(model: Any, batches: list[TrainBatch]) -> dict[str, Tensor]:
     return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
-def close(model: Any, found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+def close(model, found, expected):
     assert found.keys() == expected.keys()
     lengths = [len(s.prompt_ids) + len(s.completion_ids) for s in rollout(32)]
     allowed = of_gradients(model, max(lengths), sum(lengths), expected)

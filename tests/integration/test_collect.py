@@ -7,8 +7,6 @@ import pytest
 
 from svr_lightning.core.credit import is_degenerate
 from svr_lightning.core.seeds import START, SeedContext, derive_seed
-from svr_lightning.core.types import Problem
-from svr_lightning.engines.base import Request
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
@@ -21,7 +19,7 @@ from tests.scripted_engine import ScriptedEngine
 LEARNING, TEACHES_NOTHING = (0.0, 1.0), (1.0, 1.0)
 
 
-def group(name: str, returns: tuple[float, ...], attempt: int = 0) -> Group:
+def group(name, returns, attempt=0):
     return Group(
         problem=ten(name),
         trajectories=(),
@@ -41,7 +39,7 @@ class Rolls:
         self.asked = []
         self._fresh = [list(names) for names in fresh]
 
-    def roll(self, problems: Sequence[Problem], attempt: int) -> list[Group]:
+    def roll(self, problems, attempt):
         names = [each.id for each in problems]
         self.rolled.append(names)
         return [
@@ -49,16 +47,16 @@ class Rolls:
             for name in names
         ]
 
-    def fresh(self, attempt: int, count: int, exclude: frozenset[str]) -> list[Problem]:
+    def fresh(self, attempt, count, exclude):
         self.asked.append((attempt, count, set(exclude)))
         left = [name for name in self._fresh[attempt - 1] if name not in exclude]
         return [ten(name) for name in left[:count]]
 
-    def run(self, names: Sequence[str], mode: str) -> list[tuple[str, int]]:
+    def run(self, names, mode):
         """The names of the groups that are trained on, and their attempts."""
         problems = [ten(name) for name in names]
         groups = self.roll(problems, 0)
-        groups = replace_degenerate(groups, self.roll, self.fresh, mode)  # type: ignore[arg-type]
+        groups = replace_degenerate(groups, self.roll, self.fresh, mode)
         return [(each.problem.id, each.seeds.attempt) for each in groups]
 
 
@@ -97,7 +95,7 @@ def test_batch_falls_back_to_the_untouched_original_after_three_attempts():
 SURE = "\n<self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>"
 
 
-def rolled(*scripts: Sequence[str], problems: Sequence[str] = ("p",)) -> list[Group]:
+def rolled(*scripts, problems=("p",)):
     """Groups in which trajectory i of every problem writes ``scripts[i]``, turn by turn.
 
     All completions are 40 tokens long, so that requests come in the order of turns.
@@ -105,7 +103,7 @@ def rolled(*scripts: Sequence[str], problems: Sequence[str] = ("p",)) -> list[Gr
     turns = zip(*scripts, strict=True)
     texts = iter([text for turn in turns for _ in problems for text in turn])
 
-    def write(_request: Request) -> list[int]:
+    def write(_request):
         ids, pause = TOKENIZER.encode(next(texts)), TOKENIZER.encode(" ")
         return [*ids, *pause * (39 - len(ids)), TOKENIZER.eos_token_id]
 
@@ -180,7 +178,7 @@ def test_every_attempt_of_resampling_has_its_own_seeds(mode):
     ]
     seeds = []
 
-    def write(request: Request) -> list[int]:
+    def write(request):
         seeds.append(request.seed)
         right = request.seed == expected[2][0]
         return words(says("8+4-2" if right else "8", "UNSURE", 0.5))

@@ -2,7 +2,6 @@
 
 import dataclasses
 from importlib.resources import files
-from typing import Any
 
 import pytest
 import torch
@@ -12,11 +11,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from svr_lightning.core.credit import check_choices
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.rewards import RewardWeights
-from svr_lightning.core.types import Choice, Sample, ScoredTurn, TokenChoice, Verdict
+from svr_lightning.core.types import Choice, ScoredTurn, TokenChoice, Verdict
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.update import (
-    TrainBatch,
     micro_batches,
     policy_update_loss,
 )
@@ -27,11 +25,11 @@ EMBEDDED = ("countdown_policy", "arithmetic_policy")
 SPEC = LossSpec(beta=0.0)
 
 
-def embedded(name: str) -> Any:
+def embedded(name):
     return AutoTokenizer.from_pretrained(str(files("svr_lightning.tiny") / name))
 
 
-def byte_level() -> Any:
+def byte_level():
     """Splits text as Qwen's tokenizer does: words with the space before them, single digits."""
     split = pre_tokenizers.Split(
         Regex(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+"), "isolated"
@@ -55,12 +53,12 @@ def byte_level() -> Any:
 TOKENIZERS = {**{name: lambda name=name: embedded(name) for name in EMBEDDED}, "bytes": byte_level}
 
 
-def check(verdict: str, confidence: str) -> str:
+def check(verdict, confidence):
     body = f"VERDICT: {verdict}; CONFIDENCE: {confidence}"
     return f"<answer>(10-4)+5</answer>\n<self_check>{body}</self_check>"
 
 
-def checked(tokenizer: Any, verdict: str, confidence: str) -> Sample:
+def checked(tokenizer, verdict, confidence):
     """A right answer with this self-check, and what else it could say."""
     text = check(verdict, confidence)
     turn = ScoredTurn(
@@ -157,7 +155,7 @@ CHOICES = {
 ANY = (Choice(span=(0, 1), alternatives=("a", "b"), scores=(0.0, 1.0)),)
 
 
-def with_choices() -> list[Sample]:
+def with_choices():
     """Two sequences with one and two choices, and one whose self-check cannot be read."""
     rows = [
         sample((5, 6, 7), (8, 9), advantage=0.0),
@@ -171,11 +169,11 @@ def with_choices() -> list[Sample]:
     ]
 
 
-def token_choices(one: Sample) -> list[TokenChoice]:
+def token_choices(one):
     return CHOICES[(*one.prompt_ids, *one.completion_ids)] if one.choices else []
 
 
-def split(samples: list[Sample], accumulate: int = 1) -> list[TrainBatch]:
+def split(samples, accumulate=1):
     return micro_batches(
         samples,
         accumulate=accumulate,
@@ -186,7 +184,7 @@ def split(samples: list[Sample], accumulate: int = 1) -> list[TrainBatch]:
     )
 
 
-def update(model: Any, batches: list[TrainBatch]) -> tuple[float, dict[str, torch.Tensor]]:
+def update(model, batches):
     """The loss of a step and its gradient."""
     model.zero_grad()
     total = 0.0
@@ -198,13 +196,13 @@ def update(model: Any, batches: list[TrainBatch]) -> tuple[float, dict[str, torc
 
 
 @pytest.fixture(scope="module")
-def policy() -> Any:
+def policy():
     """The embedded policy, in the precision of finite differences."""
     folder = str(files("svr_lightning.tiny") / "countdown_policy")
     return AutoModelForCausalLM.from_pretrained(folder).double().eval()
 
 
-def expected_by_hand(model: Any) -> torch.Tensor:
+def expected_by_hand(model):
     """The sum over choices of their expected scores, from the model's full scores."""
     total = torch.zeros((), dtype=torch.float64)
     for ids, choices in CHOICES.items():

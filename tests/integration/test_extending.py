@@ -2,8 +2,6 @@
 
 import json
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,7 +26,7 @@ SHOWN = dict(
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch) -> Path:
+def here(tmp_path, monkeypatch):
     """A folder with the page's files, from which modules are imported."""
     for name, text in SHOWN.items():
         (tmp_path / name).write_text(text)
@@ -38,7 +36,7 @@ def here(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def fit(folder: Path, *more: str, **model: Any) -> list[dict[str, Any]]:
+def fit(folder, *more, **model):
     """Two optimizer steps on the command line; the rollouts' lines."""
     arguments = [
         "fit",
@@ -59,7 +57,7 @@ def fit(folder: Path, *more: str, **model: Any) -> list[dict[str, Any]]:
     return jsonl(folder / "rollouts.jsonl")
 
 
-def recipe(path: str, **options: Any) -> dict[str, Any]:
+def recipe(path, **options):
     return {"class_path": path, "init_args": {"group_size": 4, "horizon": 2, **options}}
 
 
@@ -101,7 +99,7 @@ def test_a_reward_term_of_ones_own_is_paid_and_logged(here):
     assert all(turn["reward"] == turn["correct"] for turn in turns)  # none is above 200 tokens
 
 
-def evaluated(here: Path, command: Any, *more: str) -> dict[str, Any]:
+def evaluated(here, command, *more):
     """The results of a test of four problems."""
     out = ("--trainer.default_root_dir", str(here / "run"), "--data.test", embedded(4, name="few"))
     assert command(["test", *TINY, *out, *more]) == 0

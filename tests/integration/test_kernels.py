@@ -2,8 +2,6 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -24,7 +22,7 @@ def test_a_cpu_is_given_no_kernels():
 
 
 @pytest.fixture
-def gpu_packages(tmp_path) -> Path:
+def gpu_packages(tmp_path):
     """A folder with kernels that import anywhere and run on a GPU only, as fla's do."""
     kernel = "raise RuntimeError('0 active drivers ([]). There should only be one.')"
     functions = {
@@ -79,7 +77,7 @@ def test_a_small_model_on_a_cpu_takes_one_thread_unless_the_user_chose(
 
 
 @pytest.fixture
-def patched(monkeypatch) -> Iterator[list[str]]:
+def patched(monkeypatch):
     """The architectures that liger-kernel patches; restores what was chosen for the process."""
     found = []
     monkeypatch.setattr(
@@ -93,10 +91,10 @@ def patched(monkeypatch) -> Iterator[list[str]]:
 
 
 @pytest.fixture
-def gpu(monkeypatch, patched: list[str]) -> Callable[..., None]:
+def gpu(monkeypatch, patched):
     """Prepares a hybrid model for a GPU with this Triton and all other kernels."""
 
-    def prepare(triton: str, capability: tuple[int, int] = (9, 0)) -> None:
+    def prepare(triton, capability=(9, 0)):
         monkeypatch.setattr(kernels, "find_spec", lambda _: object())
         monkeypatch.setattr(kernels, "version", lambda _: triton)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)

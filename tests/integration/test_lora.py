@@ -1,11 +1,7 @@
 """Adapters: what they compute, what is saved, served and exported of them, and the reference."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
-from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 pytest.importorskip("peft")
@@ -21,7 +17,6 @@ from svr_lightning.policy.config import LoRAConfig, PolicyConfig
 from svr_lightning.policy.policy import Policy, exported_weights
 from svr_lightning.training.config import ReferenceConfig
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy
-from svr_lightning.training.module import SVRModule
 from svr_lightning.training.optimizer import make_reference
 from tests import small_fit
 from tests.forked import free_port
@@ -65,7 +60,7 @@ def test_every_projection_of_a_hybrid_gets_one_and_nothing_else_does():
     assert model.lm_head.weight is model.model.embed_tokens.weight
 
 
-def hidden(model: Any) -> torch.Tensor:
+def hidden(model):
     return model.base_model(input_ids=IDS).last_hidden_state
 
 
@@ -82,7 +77,7 @@ def test_the_reference_is_the_base_model_and_leaves_the_policy_as_it_was(kind):
     assert len(trained) == 2 * sum(".base_layer." in n for n, _ in policy.named_parameters())
 
 
-def train(folder: Path, *callbacks: Callback, resume: str | None = None, **policy: Any) -> Any:
+def train(folder, *callbacks, resume=None, **policy):
     """Four steps of the embedded policy, with a checkpoint of each; returns module and trainer."""
     settings = {"max_prompt_tokens": 512, "max_model_len": 1024, "lora": LORA} | policy
     model = small_fit.module(policy=PolicyConfig(**settings), reference=ReferenceConfig(every=0))
@@ -96,12 +91,12 @@ def train(folder: Path, *callbacks: Callback, resume: str | None = None, **polic
     return model, trainer
 
 
-def last(folder: Path) -> Any:
+def last(folder):
     return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> tuple[Path, SVRModule]:
+def trained(tmp_path_factory):
     """A run of four steps."""
     folder = tmp_path_factory.mktemp("lora")
     model, _ = train(folder, HFExport())

@@ -4,7 +4,6 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import pytest
@@ -28,7 +27,7 @@ SEED = 42
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> small_fit.Remembering:
+def trained(tmp_path_factory):
     """The module after one optimizer step of the real trainer, in two micro-batches."""
     module = small_fit.module(
         recipe=minimal.RECIPE,
@@ -51,7 +50,7 @@ def trained(tmp_path_factory) -> small_fit.Remembering:
     return module
 
 
-def policies(count: int) -> list[Any]:
+def policies(count):
     return [AutoModelForCausalLM.from_pretrained(SHIPPED) for _ in range(count)]
 
 

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -61,7 +59,7 @@ def test_a_file_that_holds_no_threshold_is_named(tmp_path, text):
         read_operating_point(tmp_path)
 
 
-def written(folder: Path, **changes: Any) -> Certificate:
+def written(folder, **changes):
     """A certificate in a policy's folder."""
     content = {
         "schema_version": 2,
@@ -137,7 +135,7 @@ def test_a_certificate_is_for_its_own_weights(tmp_path):
     assert weights_digest(tmp_path / "nowhere") is None
 
 
-def policy(folder: Path, threshold: Any) -> PolicyConfig:
+def policy(folder, threshold):
     (folder / "operating_point.json").write_text(json.dumps({"threshold": threshold}))
     return PolicyConfig(path=str(folder))
 
@@ -195,7 +193,7 @@ def test_serve_keeps_a_policys_own_threshold_under_another_number_of_turns(
     assert line in capsys.readouterr().out
 
 
-def evaluating(name: str, root: Path, folder: Path, turns: int, **settings: Any) -> list[str]:
+def evaluating(name, root, folder, turns, **settings):
     """A command that asks the policy of a folder."""
     own = {
         "model.policy.path": folder,

@@ -5,10 +5,8 @@ like those of the large model families.
 """
 
 import re
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -17,7 +15,7 @@ from transformers import AddedToken, AutoTokenizer
 
 from svr_lightning import tiny
 from svr_lightning.core.prompts import first_turn_messages, refinement_messages
-from svr_lightning.core.types import Message, Verdict
+from svr_lightning.core.types import Verdict
 from svr_lightning.errors import ConfigError
 from svr_lightning.policy.policy import stop_token_ids
 from svr_lightning.rollout.rendering import Renderer, end_of_turn
@@ -62,7 +60,7 @@ FAMILIES = {
 
 
 @cache
-def tokenizer_like(family: str) -> Any:
+def tokenizer_like(family):
     template, control = FAMILIES[family]
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     tokenizer.add_special_tokens(
@@ -76,15 +74,15 @@ def tokenizer_like(family: str) -> Any:
 SHIPPED = str(Path(tiny.__file__).parent / "countdown_policy")
 
 
-def renderer(family: str = "shipped", **options: Any) -> Renderer:
+def renderer(family="shipped", **options):
     return Renderer(tokenizer_like(family), **options)
 
 
-def chat(content: str, system: str = "Be brief.") -> list[Message]:
+def chat(content, system="Be brief."):
     return [{"role": "system", "content": system}, {"role": "user", "content": content}]
 
 
-def refinement(draft: str) -> list[Message]:
+def refinement(draft):
     return refinement_messages(
         COUNTDOWN,
         PROBLEM,
@@ -96,7 +94,7 @@ def refinement(draft: str) -> list[Message]:
     )
 
 
-def control_in(tokenizer: Any, ids: Iterable[int]) -> list[int]:
+def control_in(tokenizer, ids):
     """The control tokens of a prompt, in order: its structure."""
     special = set(tokenizer.all_special_ids)
     return [token for token in ids if token in special]

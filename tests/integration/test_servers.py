@@ -2,9 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -23,7 +20,7 @@ from tests.token_server import EOS, TokenServer, drawn
 
 
 @pytest.fixture
-def servers() -> Iterator[list[TokenServer]]:
+def servers():
     both = [TokenServer(), TokenServer()]
     yield both
     for server in both:
@@ -31,11 +28,11 @@ def servers() -> Iterator[list[TokenServer]]:
 
 
 @pytest.fixture
-def model() -> Any:
+def model():
     return tiny_qwen3(tie_word_embeddings=False)
 
 
-def engine_of(servers: list[TokenServer], folder: Path, model: Any, **options: Any) -> Any:
+def engine_of(servers, folder, model, **options):
     """An engine that serves ``model`` as of step 0."""
     engine = ServersEngine([server.url for server in servers], str(folder / "weights"), **options)
     engine.start(model, (EOS,), 512)
@@ -43,13 +40,13 @@ def engine_of(servers: list[TokenServer], folder: Path, model: Any, **options: A
     return engine
 
 
-def rollout(engine: ServersEngine, count: int = 20) -> dict[int, Output]:
+def rollout(engine, count=20):
     for number in range(count):
         engine.submit(ask(number))
     return finish(engine, count)
 
 
-def expected(version: int = 0, count: int = 20) -> dict[int, Output]:
+def expected(version=0, count=20):
     return {
         number: Output(
             id=number,
@@ -174,7 +171,7 @@ def test_a_server_may_come_later_and_has_to_fit_then(servers, model, tmp_path):
 
 
 def test_a_folder_that_a_server_does_not_see_is_named(servers, model, tmp_path, monkeypatch):
-    def lost(folder: Path) -> None:
+    def lost(folder):
         raise ConnectionError
 
     monkeypatch.setattr(servers[0], "_load", lost)
@@ -241,7 +238,7 @@ def test_two_processes_push_once_and_share_the_slots(servers, tmp_path):
     assert sum(len(server.bodies) for server in servers) == 2 * 20
 
 
-def answer(**changes: Any) -> bytes:
+def answer(**changes):
     choice = {
         "token_ids": [3, 5],
         "logprobs": {"content": [{"logprob": -0.25}, {"logprob": -1.5}]},
@@ -252,7 +249,7 @@ def answer(**changes: Any) -> bytes:
     return json.dumps({"choices": [choice]}).encode()
 
 
-def read(body: bytes) -> Output:
+def read(body):
     """Of a request for two tokens, from a vocabulary of six."""
     return read_generation(body, ask(8, max_tokens=2), "run-4", 9, 6)
 
@@ -307,7 +304,7 @@ def test_an_answer_that_cannot_be_trained_on_is_refused(body):
         read(body)
 
 
-def info(**model: Any) -> bytes:
+def info(**model):
     options = {"logprobs_mode": "processed_logprobs", "max_model_len": 512}
     config = {
         "model_config": {**options, "dtype": "torch.bfloat16", "multimodal_config": None, **model},
@@ -317,7 +314,7 @@ def info(**model: Any) -> bytes:
     return json.dumps({"vllm_config": config}).encode()
 
 
-def facts(body: bytes) -> Facts:
+def facts(body):
     return read_facts(body, 512, tied=True)
 
 

@@ -4,7 +4,6 @@ import fcntl
 import json
 import os
 import signal
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from safetensors.torch import load_file
 from svr_lightning.__main__ import main
 from svr_lightning.core.prompts import AnswerStyle
 from svr_lightning.core.types import Problem
-from svr_lightning.tasks.base import Row, Task
+from svr_lightning.tasks.base import Task
 from svr_lightning.training.warmstart import freeze_lower_layers, split
 from tests.commands import ROOT, jsonl, refused, write_jsonl
 from tests.faults.runs import wait_for
@@ -22,7 +21,7 @@ from tests.forked import start, wait
 CONFIG = ("--config", str(ROOT / "configs" / "arithmetic_tiny.yaml"))
 
 
-def words(folder: Path, limit: int = 48) -> list[str]:
+def words(folder, limit=48):
     """A warm start of a few seconds: one epoch of about 80 turns."""
     return [
         "warmstart",
@@ -38,7 +37,7 @@ def words(folder: Path, limit: int = 48) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
+def whole(tmp_path_factory):
     """An uninterrupted warm start."""
     folder = tmp_path_factory.mktemp("warmstart") / "whole"
     process = start(folder.with_suffix(".log"), *words(folder))
@@ -123,13 +122,13 @@ class Listed(Task):
 
     style = AnswerStyle(role="You sort.", request="a list", reminder="a list", draft_limit=99)
 
-    def from_row(self, row: Row) -> Problem:
+    def from_row(self, row):
         return Problem(id="", task=self.name, question=row["question"], reference="1")
 
-    def extract_answer(self, completion: str) -> str | None:
+    def extract_answer(self, completion):
         return completion
 
-    def grade(self, completion: str, problem: Problem) -> bool:
+    def grade(self, completion, problem):
         return True
 
 
