@@ -21,10 +21,10 @@ from svr_lightning.report.figures import draw_check_value
 from svr_lightning.tiny.traces import trace_agrees
 
 _DIFFERENCES = {
-    "gap": "what the self-check states, over the best stop without it",
-    "gain": "its training, over what it stated before",
-    "probable_gap": "the same with the verdict's probability, over the best stop",
-    "probable_gain": "its training, over the same before",
+    "gap": "what it states, over the best stop without it",
+    "gain": "what it states, over before training",
+    "probable_gap": "with the probability, over the best stop",
+    "probable_gain": "with the probability, over before training",
 }
 
 
@@ -123,10 +123,12 @@ def print_check_value(folder: Path) -> None:
             rows.append([row["name"], was, *cells])
         title = f"{plain(name)}: accuracy within {found['budget']:.0f} tokens per problem"
         console.print(text_table(("", "before", "after", "95 %", "tokens"), rows, title))
-        for key, words in _DIFFERENCES.items():
-            if found.get(key) is not None:
-                value = f"{found[key]:+.3f} {interval(found[f'{key}_ci95'], '{:+.3f}')}"
-                console.print(Text(f"{words}: {value}"))
+        rows = [
+            [words, f"{found[key]:+.3f}", interval(found[f"{key}_ci95"], "{:+.3f}")]
+            for key, words in _DIFFERENCES.items()
+            if found.get(key) is not None
+        ]
+        console.print(text_table(("difference", "mean", "95 %"), rows, "the self-check is worth"))
         picture = folder / "fresh" / (re.sub(r"\W", "_", name) + ".svg")
         write_file(picture, [svg(draw_check_value, found)])
         console.print(Text(f"picture: {picture}"))
