@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from experiments.starts.picture import draw
+from experiments.starts.table import bounds_of, over
 from svr_lightning.analysis.check_value import FREE, PROGRAM, STATED, TRACE
 from svr_lightning.display import interval
 from svr_lightning.files import write_file
 from svr_lightning.report.drawing import svg
-from svr_lightning.report.figures import draw_check_value
 
 ROOT = Path(__file__).parents[2]
 PICTURE = Path("docs/check-value.svg")
@@ -27,7 +28,7 @@ def headline(found: Found) -> str:
     after = {name: _share(by_time["after"]) for name, by_time in found["ways"].items()}
     before = _share(found["ways"][STATED]["before"])
     gain = found["differences"]["stated: after - before"]
-    low, high = (f"{100 * bound:.0f}" for bound in _bounds(gain))
+    low, high = (f"{100 * bound:.0f}" for bound in bounds_of(gain))
     promise = (
         f"**Trained to check itself, a tiny policy solves {after[STATED]} of new number puzzles "
         f"by what it says of its answers. Before training it solves {before}; votes and "
@@ -36,7 +37,7 @@ def headline(found: Found) -> str:
     small_print = (
         f"All within {found['budget']:.0f} tokens per puzzle, read and written, on "
         f"{found['problems']} held-out puzzles, {_starts(found)}. Training adds "
-        f"{100 * gain['mean']:.0f} points, {low} to {high} (95{NARROW}% over {_over(found)}). On "
+        f"{100 * gain['mean']:.0f} points, {low} to {high} (95{NARROW}% over {over(found)}). On "
         f"this puzzle a reader of the policy's working reaches {after[TRACE]} and a program "
         f"{after[PROGRAM]}: a check in words is meant for answers where neither exists."
     )
@@ -45,39 +46,20 @@ def headline(found: Found) -> str:
 
 def grid(found: Found) -> str:
     """Two Markdown tables: every way before and after training, and the paired differences."""
-    over = _over(found)
     lines = [
         f"| within {found['budget']:.0f} tokens, {len(found['starts'])} of {PLANNED} starts "
-        f"| before | after | 95 %, over {over} | tokens |",
+        f"| before | after | 95 %, over {over(found)} | tokens |",
         "|---|---|---|---|---|",
     ]
     for name, by_time in found["ways"].items():
         before = f"{by_time['before']['mean']:.3f}" if "before" in by_time else ""
         after = by_time["after"]
-        cells = [name, before, f"{after['mean']:.3f}", interval(_bounds(after))]
+        cells = [name, before, f"{after['mean']:.3f}", interval(bounds_of(after))]
         lines.append(f"| {' | '.join(cells)} | {after['tokens']:.0f} |")
-    lines += ["", f"| difference | mean | 95 %, over {over} |", "|---|---|---|"]
+    lines += ["", f"| difference | mean | 95 %, over {over(found)} |", "|---|---|---|"]
     for name, one in found["differences"].items():
-        lines.append(f"| {name} | {one['mean']:+.3f} | {interval(_bounds(one), '{:+.3f}')} |")
+        lines.append(f"| {name} | {one['mean']:+.3f} | {interval(bounds_of(one), '{:+.3f}')} |")
     return "\n".join(lines)
-
-
-def picture(found: Found) -> str:
-    """The figure of README, as SVG."""
-    rows = []
-    for name, by_time in found["ways"].items():
-        before = {"accuracy": by_time["before"]["mean"]} if "before" in by_time else None
-        after = by_time["after"]
-        rows.append(
-            {
-                "name": name,
-                "accuracy": after["mean"],
-                "ci95": _bounds(after),
-                "before": before,
-            }
-        )
-    numbers = {"budget": found["budget"], "rows": rows, "over": _over(found)}
-    return svg(draw_check_value, numbers)
 
 
 PARTS = {
@@ -102,21 +84,11 @@ def write(found: Found) -> None:
     """Write the pages and the picture."""
     for path in PARTS:
         write_file(ROOT / path, [page(path, found)])
-    write_file(ROOT / PICTURE, [picture(found)])
+    write_file(ROOT / PICTURE, [svg(draw, found)])
 
 
 def _share(values: Found) -> str:
     return f"{100 * values['mean']:.0f}{NARROW}%"
-
-
-def _bounds(values: Found) -> list[float]:
-    """The interval over starts, or of one start that over problems."""
-    bounds: list[float] = values["over_starts"] or values["over_problems"]
-    return bounds
-
-
-def _over(found: Found) -> str:
-    return "starts" if len(found["starts"]) > 1 else "problems"
 
 
 def _starts(found: Found) -> str:

@@ -9,7 +9,7 @@ Shapes: S starts, R resamples.
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,17 @@ def entry(values: Floats) -> dict[str, Any]:
         "over_problems": percentile_interval(values[:, 1:].mean(0)),
         "by_start": by_start,
     }
+
+
+def over(found: Mapping[str, Any]) -> str:
+    """What :func:`bounds_of` gives intervals over: starts, where there are several."""
+    return "starts" if len(found["starts"]) > 1 else "problems"
+
+
+def bounds_of(values: Mapping[str, Any]) -> list[float]:
+    """The interval over starts, or of a single start that over problems."""
+    bounds: list[float] = values["over_starts"] or values["over_problems"]
+    return bounds
 
 
 def t_interval(values: Sequence[float]) -> list[float] | None:

@@ -1,7 +1,6 @@
 """The comparison on held-out problems: adaptive inference before training and after it."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,15 +8,11 @@ from typing import Any
 import numpy as np
 from lightning.pytorch import Callback, Trainer
 from rich.console import Console
-from rich.text import Text
 
 from svr_lightning.analysis.check_value import Samples, check_value
 from svr_lightning.analysis.results import RESULTS, Evaluation, read_evaluation
 from svr_lightning.core.metrics import DEFINITIONS, NONE
 from svr_lightning.display import interval, plain, text_table
-from svr_lightning.files import write_file
-from svr_lightning.report.drawing import svg
-from svr_lightning.report.figures import draw_check_value
 from svr_lightning.tiny.traces import trace_agrees
 
 _DIFFERENCES = {
@@ -101,7 +96,7 @@ def print_comparison(
 
 
 def print_check_value(folder: Path) -> None:
-    """A table of what the self-check is worth on each data set, and its picture beside it.
+    """Tables of what the self-check is worth on each data set.
 
     Args:
         folder: of the evaluations ``after`` and ``fresh``, and ``fresh_before`` if there is one.
@@ -129,9 +124,6 @@ def print_check_value(folder: Path) -> None:
             if found.get(key) is not None
         ]
         console.print(text_table(("difference", "mean", "95 %"), rows, "the self-check is worth"))
-        picture = folder / "fresh" / (re.sub(r"\W", "_", name) + ".svg")
-        write_file(picture, [svg(draw_check_value, found)])
-        console.print(Text(f"picture: {picture}"))
 
 
 def samples_of(evaluation: Evaluation) -> dict[str, Samples]:

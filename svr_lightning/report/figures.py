@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from svr_lightning.analysis.check_value import WITH_CHECK
 from svr_lightning.analysis.intervals import effective_size, wilson_interval
 from svr_lightning.analysis.metrics import Summary, groups
 from svr_lightning.analysis.replay import THRESHOLDS, replay, transitions
@@ -471,51 +470,5 @@ def draw_stops(data: Numbers) -> Figure:
     axes.set_xlabel("turns generated")
     axes.set_ylabel("problems")
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    drawing.legend(figure)
-    return figure
-
-
-# --- what a self-check is worth ---------------------------------------------------------------
-
-
-def draw_check_value(found: Numbers) -> Figure:
-    """Accuracy with its interval of every way that is within the budget, from the first row down.
-
-    Before training is a hollow point. ``found`` is of
-    :func:`~svr_lightning.analysis.check_value.check_value`; its intervals are over problems unless
-    ``over`` names something else.
-    """
-    rows = [row for row in reversed(found["rows"]) if row["accuracy"] is not None]
-    figure = drawing.new_figure(0.52 * len(rows) + 0.9)
-    axes = figure.subplots()
-    above: Numbers = {"xytext": (0, 13), "textcoords": "offset points", "va": "center"}
-    beside: Numbers = {**above, "xytext": (6, 0)}
-    for place, row in enumerate(rows):
-        point = row["accuracy"]
-        low, high = row["ci95"]
-        colour = BLUE if row["name"] in WITH_CHECK else GREY
-        axes.annotate(row["name"], (0, place), xycoords=("axes fraction", "data"), **above)
-        earlier = row.get("before")
-        if earlier and earlier["accuracy"] is not None:
-            was = earlier["accuracy"]
-            axes.plot([was, point], [place, place], color=colour, linewidth=0.8)
-            axes.plot(was, place, "o", color=colour, markerfacecolor="none", markersize=6)
-            if was < low:
-                left: Numbers = {**above, "xytext": (-6, 0), "ha": "right"}
-                axes.annotate(f"{was:.0%}", (was, place), color=colour, **left)
-        axes.plot([low, high], [place, place], color=colour, linewidth=3, alpha=0.4)
-        axes.plot(point, place, "o", color=colour, markersize=7)
-        axes.annotate(f"{point:.0%}", (high, place), color=colour, **beside)
-    look: Numbers = {"color": GREY, "linestyle": "", "marker": "o"}
-    over = found.get("over", "problems")
-    axes.plot([], [], **look, label=f"after training, bar: 95 % over {over}")
-    if any(row.get("before") for row in rows):
-        axes.plot([], [], **look, markerfacecolor="none", label="before training")
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
-    axes.set_ylim(-0.4, len(rows) - 0.2)
-    axes.margins(x=0.12)
-    axes.xaxis.set_major_formatter(PercentFormatter(1, 0))
-    axes.set_xlabel(f"solved within {found['budget']:.0f} tokens per problem")
     drawing.legend(figure)
     return figure

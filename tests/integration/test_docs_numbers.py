@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from experiments.starts import pages
+from experiments.starts.picture import draw
 from experiments.starts.table import t_interval
 from svr_lightning.__main__ import main
+from svr_lightning.report.drawing import svg
 from tests.commands import ROOT
 from tests.pages import blocks, page, tables
 
@@ -59,7 +61,7 @@ def test_the_headline_and_the_table_of_starts_are_those_of_the_published_outcome
 
 
 def test_the_picture_is_drawn_from_the_same_table():
-    assert page(str(pages.PICTURE)) == pages.picture(STARTS)
+    assert page(str(pages.PICTURE)) == svg(draw, STARTS)
 
 
 def test_what_the_readme_shows_of_make_run_is_in_the_guide():
