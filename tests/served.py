@@ -12,6 +12,7 @@ import httpx
 
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.clients.chat_model import ChatModel
+from svr_lightning.clients.connections import Access
 from svr_lightning.control.backends import EngineBackend, Upstream
 from svr_lightning.control.listening import Listener, bound
 from svr_lightning.control.server import ChatServer, Limits
@@ -38,7 +39,7 @@ def in_front_of(url: str, **settings: Any) -> ChatServer:
         if k in settings
     }
     own.setdefault("model", "svr")
-    upstream = Upstream(ChatModel(base_url=url, name="tiny"), key="upstream-secret")
+    upstream = Upstream(ChatModel(base_url=url, name="tiny"), access=Access(key="upstream-secret"))
     return ChatServer(Settings("countdown", **settings), upstream, limits=Limits(**limits), **own)
 
 
@@ -126,7 +127,7 @@ class Embedded:
     @contextmanager
     def served(self) -> Iterator[str]:
         """The policy behind the server."""
-        backend = EngineBackend(self.engine, self._policy.sampling(0), self.renderer)
+        backend = EngineBackend(self._policy)
         settings = {"rule": RULE, "max_turns": 3, "max_completion_tokens": 160}
         server = ChatServer(Settings("countdown", **settings), backend, model="svr", content="turn")
         with serving(server) as url:

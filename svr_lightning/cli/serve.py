@@ -159,6 +159,7 @@ def make_server(options: argparse.Namespace) -> Any:
     settings = make_settings(options)
     stronger = _stronger(options, settings.certificate)
     if options.policy is not None:
+        _refuse_options_of(options, "upstream")
         policy: Backend = _engine_backend(options, settings.certificate)
     else:
         require(options.model is not None, "--upstream needs --model NAME")
@@ -230,7 +231,7 @@ def _rule(options: argparse.Namespace) -> tuple[StopRule, Certificate | None]:
 def _stronger(options: argparse.Namespace, certificate: Certificate | None) -> Upstream | None:
     """The second model."""
     if options.escalate is None:
-        require(options.escalate_model is None, "--escalate-model needs --escalate URL")
+        _refuse_options_of(options, "escalate")
         return None
     require(options.escalate_model is not None, "--escalate needs --escalate-model NAME")
     other = certificate and certificate.departures(
@@ -243,6 +244,13 @@ def _stronger(options: argparse.Namespace, certificate: Certificate | None) -> U
     )
     name = "the second model's server"
     return _server(options, "escalate", name=options.escalate_model, called=name)
+
+
+def _refuse_options_of(options: argparse.Namespace, where: str) -> None:
+    """Refuse what would have no effect, since there is no server at ``--upstream``, say."""
+    for name, value in vars(options).items():
+        option = name.replace("_", "-")
+        require(not name.startswith(f"{where}_") or not value, f"--{option} needs --{where} URL")
 
 
 def _server(
@@ -293,7 +301,7 @@ def _engine_backend(options: argparse.Namespace, certificate: Certificate | None
         print(f"serving on the CPU: {fault}")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     policy = Policy.load(config, TransformersEngine(), device=device, trains=False)
-    return EngineBackend(policy.engine, policy.sampling(0), policy.renderer)
+    return EngineBackend(policy)
 
 
 def json_object(text: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct, convert
 
@@ -55,6 +55,33 @@ class _Message(Struct):
     tool_calls: Any = None
     function_call: Any = None
 
+    def __post_init__(self) -> None:
+        """Take text, reasoning and refusal apart, in whatever form they came.
+
+        Raises:
+            ValueError: if the content is neither text nor parts.
+        """
+        pieces = list(_pieces(self.content))
+        parts = self.content if isinstance(self.content, list) else []
+        refusals = [self.refusal, *(p.get("refusal") for p in parts if isinstance(p, dict))]
+        self.refusal = "".join(text for text in refusals if isinstance(text, str))
+        if self.content and not (pieces or self.refusal or self.calls_a_tool):
+            raise ValueError("a content without text")
+        thoughts = [*_pieces(self.reasoning_content or self.reasoning or self.thinking)]
+        thoughts += [(is_thought, text) for is_thought, text in pieces if is_thought]
+        self.reasoning = "".join(text for _, text in thoughts)
+        self.content = "".join(text for is_thought, text in pieces if not is_thought)
+
+    @property
+    def calls_a_tool(self) -> bool:
+        """Whether it calls one, which nobody offered."""
+        return bool(self.tool_calls or self.function_call)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has neither text nor a refusal nor a tool call."""
+        return not (self.content.strip() or self.refusal or self.calls_a_tool)
+
 
 class _Choice(Struct):
     message: _Message
@@ -79,21 +106,6 @@ class _Logprobs(Struct):
     content: list[_Token]
 
 
-class _Said(NamedTuple):
-    """What a choice says."""
-
-    reasoning: str
-    content: str
-    refusal: str
-    calls_a_tool: bool
-    choice: _Choice
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it has neither text nor a refusal nor a tool call."""
-        return not (self.content.strip() or self.refusal or self.calls_a_tool)
-
-
 def read_answer(body: bytes, mask: Mask = NOTHING_MASKED) -> RemoteCompletion:
     """Read a server's answer of status 200; see :func:`read_chat_completion`."""
     try:
@@ -116,13 +128,14 @@ def read_chat_completion(answer: Any, mask: Mask = NOTHING_MASKED) -> RemoteComp
     """
     try:
         envelope = convert(answer, _Answer)
-        said = _first_that_says_something(envelope.choices)
+        choice = _first_that_says_something(envelope.choices)
     except (ValueError, RecursionError) as error:
         raise _no_completion(answer, mask) from error
-    reason = str(said.choice.finish_reason or said.choice.stop_reason).casefold()
+    said = choice.message
+    reason = str(choice.finish_reason or choice.stop_reason).casefold()
     cut = bool(_CUT.search(reason))
     refuses = bool(_REFUSED.search(reason))
-    fault = said.choice.error or envelope.error
+    fault = choice.error or envelope.error
     if fault or (_FAILED.search(reason) and not (cut or refuses)):
         raise _no_completion({"error": fault or f"it ended with {reason}"}, mask)
     completion = RemoteCompletion(
@@ -130,7 +143,7 @@ def read_chat_completion(answer: Any, mask: Mask = NOTHING_MASKED) -> RemoteComp
         finish_reason=FinishReason.LENGTH if cut else FinishReason.STOP,
         prompt_tokens=_count(envelope.usage, "prompt_tokens", "input_tokens"),
         completion_tokens=_count(envelope.usage, "completion_tokens", "output_tokens"),
-        tokens=_tokens(said.choice.logprobs),
+        tokens=_tokens(choice.logprobs),
     )
     if refuses or (said.refusal and not said.content.strip()):
         words = said.refusal or said.content or f"the server ended it with {reason!r}"
@@ -141,44 +154,18 @@ def read_chat_completion(answer: Any, mask: Mask = NOTHING_MASKED) -> RemoteComp
     return completion
 
 
-def _first_that_says_something(choices: list[Any]) -> _Said:
+def _first_that_says_something(choices: list[Any]) -> _Choice:
     """The first choice with text, a refusal or a tool call; if there is none, the first one.
 
     Raises:
         ValueError: if that one is no choice.
     """
-    for choice in choices[:_CHOICES]:
+    for value in choices[:_CHOICES]:
         with contextlib.suppress(ValueError):
-            said = _said(choice)
-            if not said.is_empty:
-                return said
-    return _said(choices[0])
-
-
-def _said(choice: Any) -> _Said:
-    """Read one choice.
-
-    Raises:
-        ValueError: if it is none, or its content is neither text nor parts.
-    """
-    read = convert(choice, _Choice)
-    message = read.message
-    pieces = list(_pieces(message.content))
-    parts = message.content if isinstance(message.content, list) else []
-    refusals = [message.refusal, *(p.get("refusal") for p in parts if isinstance(p, dict))]
-    refusal = "".join(text for text in refusals if isinstance(text, str))
-    calls_a_tool = bool(message.tool_calls or message.function_call)
-    if message.content and not (pieces or refusal or calls_a_tool):
-        raise ValueError("a content without text")
-    aside = message.reasoning_content or message.reasoning or message.thinking
-    thoughts = [text for _, text in _pieces(aside)]
-    return _Said(
-        reasoning="".join([*thoughts, *(text for is_thought, text in pieces if is_thought)]),
-        content="".join(text for is_thought, text in pieces if not is_thought),
-        refusal=refusal,
-        calls_a_tool=calls_a_tool,
-        choice=read,
-    )
+            choice = convert(value, _Choice)
+            if not choice.message.is_empty:
+                return choice
+    return convert(choices[0], _Choice)
 
 
 def _pieces(content: Any, thought: bool = False) -> Iterator[tuple[bool, str]]:
@@ -206,14 +193,16 @@ def _count(usage: Any, *names: str) -> int:
     """A count of tokens under one of these names; 0 if it is not known."""
     fields = usage if isinstance(usage, dict) else {}
     counts: list[Any] = [fields.get(name) for name in names]
-    valid = (int(one) for one in counts if type(one) in (int, float) and 0 < one < 2**31)
+    valid = (
+        int(number) for number in counts if type(number) in (int, float) and 0 < number < 2**31
+    )
     return next(valid, 0)
 
 
 def _tokens(logprobs: Any) -> tuple[tuple[str, float], ...]:
     """Each token's text and log-probability; none if one of them is anything else."""
     try:
-        return tuple((one.token, one.logprob) for one in convert(logprobs, _Logprobs).content)
+        return tuple((token.token, token.logprob) for token in convert(logprobs, _Logprobs).content)
     except ValueError:
         return ()
 

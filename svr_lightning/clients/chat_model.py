@@ -46,8 +46,8 @@ class ChatModel:
             "logprobs": self.logprobs,
         }
         body |= {name: value for name, value in more.items() if value}
-        named = {name: self.fields.get(name, name) for name in body}
-        return {own: body[name] for name, own in named.items() if own is not None}
+        names = {name: self.fields.get(name, name) for name in body}
+        return {sent_as: body[name] for name, sent_as in names.items() if sent_as is not None}
 
     async def complete(
         self, http: Connections, messages: Sequence[Message], sampling: Decoding, seed: int
@@ -69,7 +69,8 @@ def check_fields(fields: Any, option: str) -> Fields:
         ConfigError: naming the option.
     """
     valid = isinstance(fields, Mapping) and all(
-        name in _SENT and (own is None or isinstance(own, str)) for name, own in fields.items()
+        name in _SENT and (sent_as is None or isinstance(sent_as, str))
+        for name, sent_as in fields.items()
     )
     require(valid, f"{option} must map some of {', '.join(_SENT)} to other names, or to null")
     return dict(fields)

@@ -11,20 +11,22 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from svr_lightning.clients.chat_answers import ServerError
 from svr_lightning.clients.chat_model import ChatModel
 from svr_lightning.clients.connections import OPEN, Access, Connections, Retries
 from svr_lightning.core.evidence import scores_of_reply
 from svr_lightning.core.types import AnyCompletion, Decoding, Message, Reading, TokenScores
-from svr_lightning.engines.base import Engine, Output, Request
+from svr_lightning.engines.base import Output, Request
 from svr_lightning.errors import format_exception, one_line
 from svr_lightning.rollout.driver import completion_of
-from svr_lightning.rollout.rendering import Renderer
+
+if TYPE_CHECKING:
+    from svr_lightning.policy.policy import Policy
 
 RETRIES = Retries(tries=3, first_delay=0.2, timeout=None, patience=5.0)
 """How requests to another server are repeated. A limit on one try is the request's own; if the
@@ -69,23 +71,19 @@ class Upstream(Backend):
 
     Args:
         model: completes the prompts.
-        key: sent as bearer token.
-        access: what else the server asks for.
+        access: what the server asks for.
         name: what errors call the server.
     """
 
     def __init__(
         self,
         model: ChatModel,
-        key: str | None = None,
         access: Access = OPEN,
         name: str = "the model's server",
     ) -> None:
         self._model = model
         self._name = name
-        self._http = Connections(
-            _CONNECTIONS, RETRIES, access=replace(access, key=key or access.key)
-        )
+        self._http = Connections(_CONNECTIONS, RETRIES, access=access)
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Any) -> AsyncIterator[None]:
@@ -111,24 +109,16 @@ class Upstream(Backend):
 
 
 class EngineBackend(Backend):
-    """An engine in a thread of this process. One batch holds the requests of all callers.
+    """A policy whose engine works in a thread. One batch holds the requests of all callers."""
 
-    Args:
-        engine: started.
-        sampling: the context in which it serves the policy; the thread enters it.
-        renderer: for prompts and completion texts.
-    """
-
-    def __init__(
-        self, engine: Engine, sampling: AbstractContextManager[Any], renderer: Renderer
-    ) -> None:
-        self._engine = engine
-        self._sampling = sampling
-        self._renderer = renderer
-        self.scores_of = renderer.token_scores
+    def __init__(self, policy: "Policy") -> None:
+        self._engine = policy.engine
+        self._sampling = policy.sampling(0)
+        self._renderer = policy.renderer
+        self.scores_of = policy.renderer.token_scores
         # A question that has begun ends before others begin: the prompts of a batch stay alike, and
         # while one batch runs, the next turns of another one are written.
-        self.admission = asyncio.Semaphore(2 * engine.max_batch)
+        self.admission = asyncio.Semaphore(2 * policy.engine.max_batch)
         self._orders = queue.SimpleQueue[tuple[Request, Future[Output]] | int | None]()
         """What joins the batch at the next step, or the number of what leaves it; None is the end.
         """

@@ -10,7 +10,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from svr_lightning.analysis.operating_point import Certificate
@@ -210,12 +210,6 @@ class Controller(Settings, _Asking):
     """A second, stronger model. If no turn is accepted it gets the question once, as the user put
     it, and its answer is returned. If it fails, the first model's unsure answer is."""
 
-    @classmethod
-    def of(cls, settings: Settings, client: Client, escalate: Client | None = None) -> "Controller":
-        """A controller with these settings."""
-        values = {one.name: getattr(settings, one.name) for one in fields(Settings)}
-        return cls(client=client, escalate=escalate, **values)
-
     @property
     def without_accepted(self) -> str:
         """What becomes of a question without an accepted answer."""
@@ -259,14 +253,14 @@ class Controller(Settings, _Asking):
         turns: list[Turn] = []
         problem = self.named_task.from_question(question)
         scores = self.scores_of if self.rule.needs_tokens else None
-        program = chain(self.dialogue, problem, 0, self.max_turns, self.rule, turns.append, scores)
+        rollout = chain(self.dialogue, problem, 0, self.max_turns, self.rule, turns.append, scores)
         deadline = math.inf if self.seconds is None else time.monotonic() + self.seconds
         calls = kind(self.client, self.at_once)
         escalation = None
         try:
             try:
                 accepted, limit = await self._turns(
-                    program, turns, context, calls, deadline, on_turn
+                    rollout, turns, context, calls, deadline, on_turn
                 )
             finally:
                 unused = await calls.close(turns)
@@ -277,57 +271,44 @@ class Controller(Settings, _Asking):
         except BaseException as error:
             vars(error)["turns"] = tuple(turns)
             raise
-        result = self._result(turns, accepted, limit, calls.refusal, unused)
-        if escalation is None or escalation.completion is None:
-            return replace(result, escalation=escalation)
-        completion = escalation.completion
-        return replace(
-            result,
-            escalation=escalation,
-            answer=self.named_task.read(completion.text, truncated=completion.truncated).answer,
-            returned=None,
-            certificate=None,
-        )
-
-    def _result(
-        self,
-        turns: Sequence[Turn],
-        accepted: bool,
-        limit: str,
-        refusal: RemoteCompletion | None,
-        unused: Unused,
-    ) -> Result:
         signals = [turn.signals for turn in turns]
-        returned = None
-        if turns and (accepted or self.otherwise == "answer"):
-            returned = turns[self.rule.answer_turn(signals, self.max_turns) - 1]
         reason = limit or f"no turn was accepted by: {self.rule}"
+        answer = returned = None
+        certificate = None if limit else self.certificate
+        if escalation is not None and escalation.completion is not None:
+            second = escalation.completion
+            answer = self.named_task.read(second.text, truncated=second.truncated).answer
+            certificate = None
+        elif turns and (accepted or self.otherwise == "answer"):
+            returned = turns[self.rule.answer_turn(signals, self.max_turns) - 1]
+            answer = returned.answer
         return Result(
             accepted=accepted,
-            answer=None if returned is None else returned.answer,
+            answer=answer,
             returned=returned,
             turns=tuple(turns),
             reason=self.rule.reason(signals) if accepted else reason,
-            certificate=None if limit else self.certificate,
-            refusal=None if refusal is None else refusal.text,
+            certificate=certificate,
+            refusal=None if calls.refusal is None else calls.refusal.text,
             unused=unused,
+            escalation=escalation,
         )
 
     async def _turns(
         self,
-        program: RolloutGenerator,
+        rollout: RolloutGenerator,
         turns: Sequence[Turn],
         context: Sequence[Message],
         calls: "_Calls",
         deadline: float,
         on_turn: OnTurn | None,
     ) -> tuple[bool, str]:
-        """Complete a program's prompts.
+        """Complete a rollout's prompts.
 
         Returns:
             Whether the rule accepts the last turn, and what ended the turns before the rule did.
         """
-        (prompt,) = next(program)
+        (prompt,) = next(rollout)
         while True:
             limit = self._token_limit(turns)
             if limit <= 0:
@@ -350,7 +331,7 @@ class Controller(Settings, _Asking):
                 return False, f"turn {len(turns) + 1} was refused: {reason}"
             if completion is None:
                 return False, f"limit of {self.seconds:g} seconds"
-            prompts, accepted = await calls.read(program, completion)
+            prompts, accepted = await calls.read(rollout, completion)
             if on_turn is not None:
                 on_turn(turns[-1])
             if not prompts:
@@ -381,8 +362,8 @@ class Controller(Settings, _Asking):
         try:
             completion = await calls.next(PromptRequest(messages, limit), deadline, 1)
         except Exception as error:
-            known = isinstance(error, ServerError)
-            return Escalation(None, str(error) if known else format_exception(error))
+            reason = str(error) if isinstance(error, ServerError) else format_exception(error)
+            return Escalation(None, reason)
         finally:
             await calls.close(())
         if completion is None:
@@ -392,10 +373,10 @@ class Controller(Settings, _Asking):
         return Escalation(completion)
 
 
-def _advance(program: RolloutGenerator, completion: AnyCompletion) -> tuple[Any, bool]:
+def _advance(rollout: RolloutGenerator, completion: AnyCompletion) -> tuple[Any, bool]:
     """The next prompts, or none and whether the rule accepts the last turn."""
     try:
-        return program.send([completion]), False
+        return rollout.send([completion]), False
     except StopIteration as end:
         return None, end.value.ending.accepted
 
@@ -437,11 +418,11 @@ class _Calls:
         reply = self._client(*prompt)
         return read_reply(await reply if inspect.isawaitable(reply) else reply)
 
-    async def read(self, program: RolloutGenerator, completion: AnyCompletion) -> tuple[Any, bool]:
-        """Give a program its completion; see :func:`_advance`."""
+    async def read(self, rollout: RolloutGenerator, completion: AnyCompletion) -> tuple[Any, bool]:
+        """Give a rollout its completion; see :func:`_advance`."""
         if len(completion.text) <= _LONG_TEXT:
-            return _advance(program, completion)
-        return await asyncio.to_thread(_advance, program, completion)
+            return _advance(rollout, completion)
+        return await asyncio.to_thread(_advance, rollout, completion)
 
     async def close(self, turns: Sequence[Turn]) -> Unused:
         """Cancel what runs; ``turns`` tell how fast it was."""
@@ -477,6 +458,6 @@ class _CallsNow(_Calls):
             raise TypeError("the client is asynchronous; use solve_async")
         return read_reply(reply)
 
-    async def read(self, program: RolloutGenerator, completion: AnyCompletion) -> tuple[Any, bool]:
-        """Give a program its completion, at once."""
-        return _advance(program, completion)
+    async def read(self, rollout: RolloutGenerator, completion: AnyCompletion) -> tuple[Any, bool]:
+        """Give a rollout its completion, at once."""
+        return _advance(rollout, completion)

@@ -62,8 +62,8 @@ class Listener(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, with a longer queue than is taken in one go."""
         await super().startup(sockets)
-        for one in sockets or ():
-            one.listen(_QUEUE)
+        for listening in sockets or ():
+            listening.listen(_QUEUE)
 
 
 class _Connection(H11Protocol):
@@ -142,22 +142,22 @@ def bound(host: str, port: int) -> socket.socket:
     Raises:
         ConfigError: if there can be none.
     """
-    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Its connections inherit this: clients that vanished without a word are noticed in the end.
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     # This too: whether a client takes its answer shows in what this process still holds of it.
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
     try:
-        found.bind((host, port))
+        listening.bind((host, port))
     except (OSError, OverflowError) as error:
-        found.close()
+        listening.close()
         raise ConfigError(f"--host {host} --port {port}: {one_line(error)}") from error
-    return found
+    return listening
 
 
-def most_connections(wanted: int) -> int:
+def most_connections(asked_for: int) -> int:
     """As many as wanted, or as the process has file descriptors for."""
     # Each may need another one upstream, and as many may be taken before one is closed.
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(min(wanted, (files - _OTHER_FILES) // 3), 1)
+    return max(min(asked_for, (files - _OTHER_FILES) // 3), 1)

@@ -193,7 +193,7 @@ def controlled(
         )
     except ValueError as error:
         raise ServerError(str(error), 400) from error
-    controller = Controller.of(settings, client, escalate)
+    controller = Controller(client=client, escalate=escalate, **vars(settings))
     if base.certificate is None:
         return controller, []
     drawn = {name: getattr(sampling, name) for name in ("temperature", "top_p", "top_k")}

@@ -480,9 +480,9 @@ def test_only_values_of_the_environment_are_secrets(monkeypatch):
 def test_a_key_comes_from_the_environment_alone(monkeypatch):
     where = {"base_url": "http://h/v1", "model_name": "m"}
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    assert OpenAIEngine(**where).api_key() is None
+    assert OpenAIEngine(**where).access().key is None
     monkeypatch.setenv("OPENAI_API_KEY", " abc\n")
-    assert OpenAIEngine(**where).api_key() == "abc"
+    assert OpenAIEngine(**where).access().key == "abc"
     with pytest.raises(ConfigError, match="api_key_env MINE: this variable is not set"):
         OpenAIEngine(**where, api_key_env="MINE")
     monkeypatch.setenv("MINE", "a\u00e9b")

@@ -413,6 +413,11 @@ HERE = ["--upstream", "http://h/v1", "--model", "m"]
         ([*HERE, "--upstream-fields", "[]"], "--upstream-fields: must be a JSON object (Expected"),
         ([*HERE, "--upstream-fields", "[" * 9000], "--upstream-fields: must be a JSON object"),
         ([*HERE, "--at-once", "0"], "at_once=0 must be at least 1"),
+        # What would have no effect.
+        ([*HERE, "--escalate-model", "m"], "--escalate-model needs --escalate URL"),
+        ([*HERE, "--escalate-headers", '{"a": "b"}'], "--escalate-headers needs --escalate URL"),
+        (["--policy", "x", "--upstream-key-env", "K"], "--upstream-key-env needs --upstream URL"),
+        (["--policy", "x", "--upstream-query", '{"a": "b"}'], "--upstream-query needs --upstream"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(options, words, capsys):

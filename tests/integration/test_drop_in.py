@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import svr_lightning as svr
 from svr_lightning.clients.chat_model import ChatModel
+from svr_lightning.clients.connections import Access
 from svr_lightning.control.backends import Upstream
 from svr_lightning.control.monitoring import REQUESTS
 from svr_lightning.control.protocol import answer_text
@@ -76,7 +77,9 @@ def escalating(first, second, **settings):
     """A server whose unsure answers go to a second one; and both servers."""
     with ChatServer(first) as one, ChatServer(second) as two:
         stronger = Upstream(
-            ChatModel(base_url=two.url, name="strong"), key="second-secret", name="the second"
+            ChatModel(base_url=two.url, name="strong"),
+            access=Access(key="second-secret"),
+            name="the second",
         )
         server = in_front_of(one.url, max_turns=2, stronger=stronger, **settings)
         with serving(server) as url:
