@@ -23,7 +23,7 @@ from typing import Any
 
 from svr_lightning.core.prompts import AnswerStyle
 from svr_lightning.core.types import Problem
-from svr_lightning.tasks import Column, GradingError, Task
+from svr_lightning.tasks import GradingError, Task
 
 MEMORY = 256 * 2**20
 MAX_PROGRAM = 10_000
@@ -54,10 +54,7 @@ class Sorting(Task):
         reminder="<answer>...</answer>",
         draft_limit=900,
     )
-    columns = (
-        Column(("inputs",), "lists of numbers to sort"),
-        Column(("outputs",), "the same lists, sorted"),
-    )
+    columns = (("inputs",), ("outputs",))
     timeout = 2.0  # seconds of one program, its start included
 
     def from_row(self, row: Mapping[str, Any]) -> Problem:

@@ -29,10 +29,10 @@ def demonstrations(seed: int) -> Iterator[Document]:
         exercise = KINDS[kind](rng)
         if (kind, exercise.key) not in excluded:
             problem = Problem(id="", task=task.name, question=exercise.question, reference="")
-            yield _document(rng, kind, exercise, problem)
+            yield _document(rng, exercise, problem)
 
 
-def _document(rng: random.Random, kind: str, exercise: Exercise, problem: Problem) -> Document:
+def _document(rng: random.Random, exercise: Exercise, problem: Problem) -> Document:
     messages = chat(SYSTEM, problem.question)
     if rng.random() < REFINEMENTS:
         answer = exercise.answer
@@ -40,7 +40,7 @@ def _document(rng: random.Random, kind: str, exercise: Exercise, problem: Proble
         truncated = rng.random() < TRUNCATED
         messages = again(problem, draft[: rng.randrange(5, 40)] if truncated else draft, truncated)
     completion = reply(exercise, exercise.answer, rng)
-    return Document(kind=kind, messages=messages, completion=completion, correct=True)
+    return Document(messages=messages, completion=completion, correct=True)
 
 
 def reply(exercise: Exercise, answer: str, rng: random.Random) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from svr_lightning.core.prompts import AnswerStyle
 from svr_lightning.core.types import Problem
-from svr_lightning.tasks.base import Column, Row, Task, last_answer
+from svr_lightning.tasks.base import Row, Task, last_answer
 from svr_lightning.tasks.fields import ID_COLUMN, row_id, text_field
 
 SEED = 0
@@ -157,7 +157,7 @@ class ShortAnswer(Task):
         reminder="<answer></answer>",
         draft_limit=320,
     )
-    columns = (Column(("question",), "the question"), Column(("answer",), "the answer"), ID_COLUMN)
+    columns = (("question",), ("answer",), ID_COLUMN)
     max_completion_tokens = 80
 
     def from_row(self, row: Row) -> Problem:

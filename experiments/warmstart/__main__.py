@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from experiments.warmstart import countdown, word_problems
+from experiments.warmstart.attempts import encoded
 from experiments.warmstart.embedded import build_tokenizer, new_model
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.training.documents import encode
 from svr_lightning.training.supervised import train
 
 TASKS: dict[str, Any] = {"countdown": countdown, "word_problems": word_problems}
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
         demonstrations = lesson.demonstrations.stream(options.seed + number)
         losses += train(
             model,
-            (encode(renderer, document, lesson.check_weight) for document in demonstrations),
+            (encoded(renderer, document, lesson.check_weight) for document in demonstrations),
             steps=options.steps or lesson.steps,
             rate=lesson.rate,
             batch=lesson.batch,

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 from svr_lightning.core import prompts
 from svr_lightning.core.types import DraftState, OracleState, Problem, Verdict
 from svr_lightning.recipes.scrpo import ANALYSIS_CLOSE, ANALYSIS_OPEN
+from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
-from svr_lightning.training.documents import Document, written_check
+from svr_lightning.training.documents import Document, Encoded, encode, written_check
 
 Weighted = tuple[tuple[float, int], ...]
 Chances = Mapping[bool, float]
@@ -48,6 +49,29 @@ CONFIDENT = {
 }
 _DOUBTFUL = ((0.05, 10), (0.1, 15), (0.2, 25), (0.3, 25), (0.4, 15), (0.45, 10))
 _MAX_TURN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration(Document):
+    """A document under one of the prompts of :data:`KINDS`."""
+
+    kind: str
+    draft: str = ""
+    """The part of the prompt to learn as well, such as the previous turn, or empty."""
+
+
+def encoded(renderer: Renderer, document: Demonstration, check_weight: float = 1.0) -> Encoded:
+    """The document in token ids; the draft in its prompt has weights as well."""
+    plain = encode(renderer, document, check_weight)
+    if not document.draft:
+        return plain
+    rendered = renderer.text(document.messages)
+    start = rendered.index(document.draft)
+    end = start + len(document.draft)
+    prompt = renderer.tokenizer(rendered, return_offsets_mapping=True, add_special_tokens=False)
+    spans = prompt["offset_mapping"]
+    drafted = [float(start <= left < right <= end) for left, right in spans]
+    return replace(plain, weights=[*drafted, *plain.weights[len(drafted) :]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +133,7 @@ class Demonstrations:
     keep_doubted: Chances = field(default_factory=lambda: KEEP_DOUBTED)
     """Probability that a refinement keeps a doubted answer, by whether it is right."""
 
-    def stream(self, seed: int) -> Iterator[Document]:
+    def stream(self, seed: int) -> Iterator[Demonstration]:
         """Demonstrations of the prompts of ``kinds``; equal seeds, equal sequences."""
         rng = random.Random(seed)
         makers = {
@@ -132,7 +156,7 @@ class Demonstrations:
         verdict = Verdict.INCORRECT if rng.random() < 0.65 else Verdict.UNSURE
         return verdict, _draw(rng, _DOUBTFUL)
 
-    def _checked(self, rng: random.Random, problem: Problem, kind: str) -> Document:
+    def _checked(self, rng: random.Random, problem: Problem, kind: str) -> Demonstration:
         """A turn under SVR's prompts, with one or both fields of the self-check."""
         task = get_task(problem.task)
         interface: Any = "joint" if kind == "svr" else kind
@@ -156,14 +180,14 @@ class Demonstrations:
             keep = KEEP_BELIEVED if believed else self.keep_doubted
             attempt, learned = self._refined(rng, problem, draft, keep), draft.learned
         check = written_check(*self.self_check(rng, attempt.correct), interface)
-        return Document(kind, messages, attempt.text + check, attempt.correct, learned)
+        return Demonstration(messages, attempt.text + check, attempt.correct, kind, learned)
 
-    def _first(self, rng: random.Random, problem: Problem, kind: str) -> Document:
+    def _first(self, rng: random.Random, problem: Problem, kind: str) -> Demonstration:
         attempt = self.solver.attempt(rng, problem)
         messages = prompts.first_turn_messages(get_task(problem.task), problem, None)
-        return Document(kind, messages, attempt.text, attempt.correct)
+        return Demonstration(messages, attempt.text, attempt.correct, kind)
 
-    def _revised(self, rng: random.Random, problem: Problem, kind: str) -> Document:
+    def _revised(self, rng: random.Random, problem: Problem, kind: str) -> Demonstration:
         """A turn after a draft; where it is told the draft's score it believes it."""
         draft = self._draft(rng, problem)
         if kind == "scored" and not draft.truncated:
@@ -177,9 +201,9 @@ class Demonstrations:
         else:
             state = DraftState(draft=shown, truncated=draft.truncated)
             messages = prompts.neutral(_style(problem), problem.question, state, turn)
-        return Document(kind, messages, attempt.text, attempt.correct, draft.learned)
+        return Demonstration(messages, attempt.text, attempt.correct, kind, draft.learned)
 
-    def _analysis(self, rng: random.Random, problem: Problem, kind: str) -> Document:
+    def _analysis(self, rng: random.Random, problem: Problem, kind: str) -> Demonstration:
         """The analysis repeats the draft and proposes how to begin."""
         turn = _later_turn(rng)
         draft = self._draft(rng, problem)
@@ -194,18 +218,18 @@ class Demonstrations:
             attempt = self._refined(rng, problem, draft)
         messages = prompts.analysis(_style(problem), problem.question, state, turn)
         completion = _analysed(draft, attempt).text
-        return Document(kind, messages, completion, attempt.correct, draft.learned)
+        return Demonstration(messages, completion, attempt.correct, kind, draft.learned)
 
-    def _tutored(self, rng: random.Random, problem: Problem, kind: str) -> Document:
+    def _tutored(self, rng: random.Random, problem: Problem, kind: str) -> Demonstration:
         """A tutor's advice, or the attempt that follows it."""
         draft, style = self.solver.attempt(rng, problem, draft=True), _style(problem)
         attempt = self._refined(rng, problem, draft)
         hints = f"<think>{draft.reasoning}</think>\nTry {attempt.plan} first."
         if kind == "tutor":
             messages = prompts.feedback(style, problem.question, draft.text)
-            return Document(kind, messages, hints, None, draft.learned)
+            return Demonstration(messages, hints, None, kind, draft.learned)
         messages = prompts.guided(style, problem.question, draft.text, hints, _later_turn(rng))
-        return Document(kind, messages, attempt.text, attempt.correct, draft.learned)
+        return Demonstration(messages, attempt.text, attempt.correct, kind, draft.learned)
 
     def _draft(self, rng: random.Random, problem: Problem) -> Attempt:
         """A previous turn, which may be cut off."""

@@ -9,7 +9,7 @@ import importlib
 from functools import cache
 from typing import Any
 
-from svr_lightning.tasks.base import Column, GradingError, Task
+from svr_lightning.tasks.base import GradingError, Task
 from svr_lightning.tasks.countdown import Countdown
 from svr_lightning.tasks.gsm8k import GSM8K
 from svr_lightning.tasks.math import Math
@@ -17,7 +17,7 @@ from svr_lightning.tasks.math import Math
 TASKS: dict[str, Task] = {task.name: task for task in (Countdown(), GSM8K(), Math())}
 """The tasks of this package by name."""
 
-__all__ = ["TASKS", "Column", "GradingError", "Task", "get_task"]
+__all__ = ["TASKS", "GradingError", "Task", "get_task"]
 
 
 def get_task(name: str) -> Task:
@@ -54,9 +54,9 @@ def _find_class(path: str) -> type[Task]:
     except Exception as error:  # importing runs the user's code, which may raise anything
         raise ValueError(f"task {path!r} cannot be imported: {error}") from error
     if task_class is None:
-        known = ", ".join(TASKS)
+        names = ", ".join(TASKS)
         raise ValueError(
-            f"unknown task {path!r}; known: {known}, or a class path like my_package.tasks.Sorting"
+            f"unknown task {path!r}; known: {names}, or a class path like my_package.tasks.Sorting"
         )
     if not isinstance(task_class, type) or not issubclass(task_class, Task):
         raise ValueError(f"task {path!r} is not a subclass of svr_lightning.tasks.Task")

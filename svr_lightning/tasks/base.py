@@ -71,16 +71,6 @@ class AnswerNumbers:
         return len(self._forms)
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column that a task reads from the rows of a data set."""
-
-    names: tuple[str, ...]
-    """The column's name, and others it may have: the first one that a row has is read."""
-    meaning: str
-    required: bool = True
-
-
 class Task(ABC):
     """A domain: row schema, answer convention and evaluator.
 
@@ -92,8 +82,9 @@ class Task(ABC):
     name: ClassVar[str]
     style: ClassVar[AnswerStyle]
     """The task's part of the prompts."""
-    columns: ClassVar[tuple[Column, ...]] = ()
-    """What :meth:`from_row` reads. Errors and documentation list it."""
+    columns: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    """What :meth:`from_row` reads: the names that each column may have. The first in a row counts.
+    """
     max_completion_tokens: int = 2048
     """L_gen: completion limit of an evaluation whose configuration sets none."""
     grader: str = "paper"

@@ -16,7 +16,7 @@ from svr_lightning.core.parsing import ANSWER_CLOSE, CLOSE_TAG, OPEN_TAG, THINK_
 from svr_lightning.core.prompts import MATH_ROLE, AnswerStyle
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.arithmetic import ExpressionError, canonical, evaluate
-from svr_lightning.tasks.base import AnswerForm, Column, Row, Task, first_answer
+from svr_lightning.tasks.base import AnswerForm, Row, Task, first_answer
 from svr_lightning.tasks.fields import ID_COLUMN, integer, present, row_id, shown, text_field
 
 _QUESTION = (
@@ -37,12 +37,7 @@ class Countdown(Task):
         reminder="<answer>...</answer>",
         draft_limit=512,
     )
-    columns = (
-        Column(("nums",), "the numbers to use, integers >= 0"),
-        Column(("target",), "the integer to reach"),
-        Column(("question",), "the question; worded from the two others if absent", False),
-        ID_COLUMN,
-    )
+    columns = (("nums",), ("target",), ("question",), ID_COLUMN)
     max_completion_tokens = 800
     takes_first = True
 

@@ -8,11 +8,10 @@ import numbers
 import re
 from typing import Any
 
-from svr_lightning.tasks.base import Column, Row
+from svr_lightning.tasks.base import Row
 
-ID_COLUMN = Column(
-    ("id", "unique_id", "problem_idx"), "names the problem; numbered if absent", required=False
-)
+ID_COLUMN = ("id", "unique_id", "problem_idx")
+"""Names the problem; without one it is numbered."""
 ABSENT = {"nan", "NaN", "-nan", "-NaN", "NA", "N/A", "n/a", "#NA", "#N/A", "<NA>"}
 ABSENT |= {"None", "null", "NULL", "[]"}
 """What tables write for a missing answer, in these spellings; ``none`` may be an answer."""
@@ -133,7 +132,7 @@ def _refuse_lost_backslash(text: str, name: str) -> None:
 
 def row_id(row: Row) -> str:
     """The row's own id as text, or ``""``: the data module then numbers it."""
-    for name in ID_COLUMN.names:
+    for name in ID_COLUMN:
         value = row.get(name)
         if value is None:
             continue

@@ -11,7 +11,7 @@ from fractions import Fraction
 from svr_lightning.core.parsing import final_part
 from svr_lightning.core.prompts import boxed_style
 from svr_lightning.core.types import Problem
-from svr_lightning.tasks.base import AnswerForm, Column, Row, Task, last_answer
+from svr_lightning.tasks.base import AnswerForm, Row, Task, last_answer
 from svr_lightning.tasks.fields import ID_COLUMN, answer_texts, present, row_id, shown, text_field
 from svr_lightning.tasks.latex import (
     MAX_ANSWER,
@@ -92,11 +92,7 @@ class GSM8K(Task):
     name = "gsm8k"
     mathematical = True
     style = boxed_style(draft_limit=640)
-    columns = (
-        Column(("question",), "the question"),
-        Column(("answer",), "the solution, its number after the last ####"),
-        ID_COLUMN,
-    )
+    columns = (("question",), ("answer",), ID_COLUMN)
     max_completion_tokens = 1200
 
     def from_row(self, row: Row) -> Problem:

@@ -8,7 +8,7 @@ A row of the hub's data set::
 from svr_lightning.core.parsing import final_part
 from svr_lightning.core.prompts import boxed_style
 from svr_lightning.core.types import Problem
-from svr_lightning.tasks.base import AnswerForm, Column, Row, Task, last_answer
+from svr_lightning.tasks.base import AnswerForm, Row, Task, last_answer
 from svr_lightning.tasks.fields import ID_COLUMN, answer_texts, present, row_id, shown, text_field
 from svr_lightning.tasks.latex import (
     MAX_ANSWER,
@@ -27,8 +27,8 @@ class Math(Task):
     mathematical = True
     style = boxed_style(draft_limit=900)
     columns = (
-        Column(("problem", "question"), "the question"),
-        Column(("answer", "final_answer", "solution"), "the gold answer, boxed in a solution"),
+        ("problem", "question"),
+        ("answer", "final_answer", "solution"),
         ID_COLUMN,
     )
     max_completion_tokens = 2048

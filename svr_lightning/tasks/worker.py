@@ -147,9 +147,9 @@ def _value(term: Any) -> Any:
 
 def _by_name(term: Any) -> Any:
     """``x = 1, y = 2`` as (1, 2), in the order of the names; any other term as it is."""
-    named = {str(item.lhs): item.rhs for item in term.args if isinstance(item, sympy.Eq)}
-    complete = 0 < len(named) == len(term.args)
-    return sympy.Tuple(*(named[name] for name in sorted(named))) if complete else term
+    value_of = {str(item.lhs): item.rhs for item in term.args if isinstance(item, sympy.Eq)}
+    complete = 0 < len(value_of) == len(term.args)
+    return sympy.Tuple(*(value_of[name] for name in sorted(value_of))) if complete else term
 
 
 def _same_relation(one: Relational, other: Relational) -> bool:

@@ -50,14 +50,10 @@ _TAGS = re.compile(
 class Document:
     """One turn to learn from."""
 
-    kind: str
-    """Whose prompt it is: ``svr``, ``verdict``, ``confidence``, ``neutral``, ..."""
     messages: list[Message]
     completion: str
     correct: bool | None
     """y_t of the completion's answer; None where it gives none."""
-    draft: str = ""
-    """The part of the prompt to learn as well, such as the previous turn, or empty."""
 
     @property
     def solution(self) -> str:
@@ -168,7 +164,7 @@ def checked_turns(
         if solution is None or correct != answer.correct or form != (1.0, 1.0):
             continue
         turns.append(turn)
-        firsts.append(Document("svr", dialogue.first(problem), text, answer.correct))
+        firsts.append(Document(dialogue.first(problem), text, answer.correct))
     drafts = [*turns, *cut_off]
     if not turns or len(drafts) < 2:
         return firsts
@@ -179,7 +175,7 @@ def checked_turns(
     reply = firsts[rng.choice(replies)]
     later = dialogue.later(problem, [draft])
     messages = later.messages if isinstance(later, PromptRequest) else later
-    return [*firsts, Document("svr", messages, reply.completion, reply.correct)]
+    return [*firsts, Document(messages, reply.completion, reply.correct)]
 
 
 # --- token ids ----------------------------------------------------------------------------------
@@ -192,7 +188,7 @@ class Encoded:
     ids: list[int]
     """[L] prompt, completion and end of turn."""
     weights: list[float]
-    """[L] of each token's loss: 0 outside of the completion and of the draft in the prompt."""
+    """[L] of each token's loss: 0 in the prompt."""
 
 
 def encode(renderer: Renderer, document: Document, check_weight: float = 1.0) -> Encoded:
@@ -205,14 +201,6 @@ def encode(renderer: Renderer, document: Document, check_weight: float = 1.0) ->
     """
     tokenizer = renderer.tokenizer
     ids = renderer.prompt_ids(document.messages)
-    drafted = [0.0] * len(ids)
-    if document.draft:
-        rendered = renderer.text(document.messages)
-        start = rendered.index(document.draft)
-        end = start + len(document.draft)
-        prompt = tokenizer(rendered, return_offsets_mapping=True, add_special_tokens=False)
-        spans = prompt["offset_mapping"]
-        drafted = [float(start <= left < right <= end) for left, right in spans]
     written = document.completion.removeprefix(renderer.text_prefix)
     completion = tokenizer(written, return_offsets_mapping=True, add_special_tokens=False)
     solved = len(document.solution) - len(document.completion) + len(written)
@@ -221,5 +209,5 @@ def encode(renderer: Renderer, document: Document, check_weight: float = 1.0) ->
     end_token = next(iter(end_of_turn(tokenizer).values()), tokenizer.eos_token_id)
     return Encoded(
         ids=[*ids, *completion["input_ids"], end_token],
-        weights=[*drafted, *checked, 1.0],
+        weights=[*[0.0] * len(ids), *checked, 1.0],
     )

@@ -7,7 +7,6 @@ become turns of SVR's form, whose self-checks state half the label and half the 
 
 import hashlib
 import math
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
@@ -17,11 +16,13 @@ from typing import Annotated, Any
 
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_info
+from msgspec import Meta
 
 from svr_lightning.analysis.records import SampleRecord
+from svr_lightning.core.evidence import token_span
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.parsing import self_check_start
-from svr_lightning.core.ranges import Count, Positive, Range, check_fields
+from svr_lightning.core.ranges import Count, Positive, check_fields
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import Decoding, Message, Problem, Turn
 from svr_lightning.engines.acting_weights import is_adapted
@@ -30,12 +31,11 @@ from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.files import finite, write_json
 from svr_lightning.policy.policy import seconds_now
-from svr_lightning.recipes.dialogues import Dialogue, SelfVerifying, chain
+from svr_lightning.recipes.dialogues import Dialogue, SelfVerifying
 from svr_lightning.recipes.grpo import GRPO
-from svr_lightning.rollout.driver import Driver, Job
 from svr_lightning.tasks import Task, get_task
-from svr_lightning.tasks.grading import label
 from svr_lightning.training.documents import (
+    Document,
     Encoded,
     Target,
     can_be_written,
@@ -79,7 +79,7 @@ class WarmStartConfig:
     """Turns per optimizer step."""
     rate: Positive = 2e-5
     """Peak learning rate."""
-    train_layers: Annotated[float, Range("(0, 1]")] = 0.5
+    train_layers: Annotated[float, Meta(gt=0, le=1)] = 0.5
     """Share of the layers, from the top, that train; embeddings and output layer train only at 1.
     With ``model.policy.lora`` the adapters train instead."""
     check_weight: Positive = 16.0
@@ -152,13 +152,13 @@ class WarmStart:
         Raises:
             ConfigError: if there are too few right or wrong answers.
         """
-        evaluator, fingerprint = _plain_evaluator(self.module, self.task, self.start, self.root)
+        evaluator, fingerprint = self._plain_evaluator()
         encoded = self._turns(evaluator.solve(self.training, "plain"))
         facts = f"{fingerprint} {self.start} {self.module.evaluation.max_turns}"
         digest = hashlib.sha256(facts.encode()).hexdigest()[:12]
         checkpoint = self.root / f"warmstart-{digest}.ckpt"
         self._train(encoded, checkpoint)
-        measured = measure(self.module, self.held_out)
+        measured = self._measure()
         self.facts |= {"held_out": measured, "minutes_measuring": self._minutes()}
         shown = {k: "undefined" if v is None else f"{v:.3f}" for k, v in measured.items()}
         rank_zero_info(_MEASURED.format(n=len(self.held_out), **shown))
@@ -168,8 +168,36 @@ class WarmStart:
         for left in self.root.glob("warmstart-*.ckpt"):  # of other options, too
             left.unlink()
 
+    def _plain_evaluator(self) -> tuple[Evaluator, str]:
+        """What samples the plain answers, each problem's as independent turns; its fingerprint."""
+        module = self.module
+        sentence = self.start.prompt
+        if sentence is None:
+            form = f"Please reason step by step, and end with {self.task.style.request}."
+            sentence = SENTENCES.get(self.task.name, form)
+        config = _drawn_as(
+            module.sampling, max_turns=self.start.samples, adaptive=False, fresh_turns=True
+        )
+        inputs = record_fingerprint(module, "train", config)
+        fingerprint = f"{inputs} {self.start.held_out} {sentence}"
+        evaluator = Evaluator(
+            module.engine,
+            config,
+            recipe=PlainAnswers(sentence=sentence),
+            renderer=module.actor.renderer,
+            folder=self.root / PLAIN,
+            seed=module.seed,
+            fingerprint=fingerprint,
+            sampling=module.actor.sampling,
+        )
+        return evaluator, fingerprint
+
     def _turns(self, records: Sequence[SampleRecord]) -> list[Encoded]:
-        """The turns to train on, from the plain answers."""
+        """The turns to train on, from the plain answers: those that read back as they were written.
+
+        Raises:
+            ConfigError: if there are too few right or wrong ones.
+        """
         answers = [turn for record in records for turn in record.turns]
         count = max(len(answers), 1)
         facts = {
@@ -180,13 +208,51 @@ class WarmStart:
         }
         rank_zero_info(_SAMPLED.format(problems=len(records), **facts))
         self.facts |= facts
-        return encoded_turns(self.module, records, self.start)
+        renderer = self.module.actor.renderer
+        encoded = []
+        labels = []
+        for document in self._documents(records):
+            turn = encode(renderer, document, self.start.check_weight)
+            learned = [
+                token for token, weight in zip(turn.ids, turn.weights, strict=True) if weight
+            ]
+            same = renderer.completion_text(learned) == document.completion
+            if same and len(turn.ids) <= renderer.max_model_len:
+                encoded.append(turn)
+                labels.append(bool(document.correct))
+        right = sum(labels)
+        wrong = len(labels) - right
+        enough = min(right, wrong) >= FEWEST
+        require(
+            enough or (self.start.target == "random" and len(labels) >= FEWEST),
+            f"of the plain answers {right} right and {wrong} wrong ones could be written as turns, "
+            f"and a self-check is learned from at least {FEWEST} of each: give more problems, "
+            "easier or harder ones, a larger model.sampling.max_completion_tokens, or a "
+            f"start.prompt that asks for the form of {self.task.name}'s answers",
+        )
+        return encoded
+
+    def _documents(self, records: Sequence[SampleRecord]) -> Iterator[Document]:
+        """The answered problems' turns under the prompts of the recipe."""
+        for record in records:
+            if record.error is None:
+                yield from checked_turns(
+                    self.module.recipe.dialogue,
+                    record.problem,
+                    record.turns,
+                    self.start.target,
+                    SeedContext(run_seed=self.module.seed).generator(record.id, "warm start"),
+                    self.module.evaluation.max_turns,
+                )
 
     def _train(self, encoded: Sequence[Encoded], checkpoint: Path) -> None:
         module, start = self.module, self.start
         steps = math.ceil(start.passes * len(encoded) / start.batch)
         length = fmean(len(turn.ids) for turn in encoded)
-        rank_zero_info(f"{len(encoded)} turns of {length:.0f} tokens, prompts included")
+        rank_zero_info(
+            f"{len(encoded)} turns of {length:.0f} tokens, prompts included; start.passes makes "
+            f"{steps} steps of them, whatever trainer.max_steps is"
+        )
         freeze_lower_layers(module.policy, start.train_layers)
         losses = train(
             module.policy,
@@ -203,6 +269,49 @@ class WarmStart:
             "steps": steps,
             "loss": losses[-1],
             "minutes_training": self._minutes(),
+        }
+
+    def _measure(self) -> dict[str, float | None]:
+        """One sampled first turn on each held-out problem, its self-check decoded greedily.
+
+        A turn that was cut off states nothing. The log-probabilities are of the solution's tokens.
+        """
+        module = self.module
+        renderer = module.actor.renderer
+        turns: dict[str, Turn] = {}
+        evaluator = Evaluator(
+            module.engine,
+            _drawn_as(module.sampling, max_turns=1, greedy_check=True),
+            recipe=module.recipe,
+            renderer=renderer,
+            seed=module.seed,
+            step=1,
+            sampling=module.actor.sampling,
+        )
+        module.actor.weights_replaced()
+        records = evaluator.solve(
+            self.held_out,
+            "held out",
+            on_turn=lambda problem, turn: turns.update({problem.id: turn}),
+        )
+        answered = [record for record in records if record.turns]
+        right = np.array([bool(record.turns[0].correct) for record in answered])
+        stated = np.array([record.turns[0].confidence for record in answered])
+        means = np.array([record.turns[0].solution_logprob or 0.0 for record in answered])
+        lengths = np.zeros(len(answered))
+        form = 0
+        for number, record in enumerate(answered):
+            turn = turns[record.id]
+            ids = turn.sampled.token_ids
+            check = self_check_start(turn.completion.text, turn.reading.check)
+            _, lengths[number] = token_span((0, check), len(ids), renderer.characters(ids))
+            form += evaluator.dialogue.formats(self.task, turn) == (1.0, 1.0)
+        return {
+            "right": right.sum() / len(records),
+            "form": form / len(records),
+            "auroc_confidence": finite(auroc(stated, right)),
+            "auroc_logprob_mean": finite(auroc(means, right)),
+            "auroc_logprob_sum": finite(auroc(means * lengths, right)),
         }
 
     def _minutes(self) -> float:
@@ -248,84 +357,16 @@ def split(
     drawn = rng.sample(problems, held_out)
     ids = {problem.id for problem in drawn}
     clusters = {problem.cluster for problem in drawn} - {None}
-    rest = [one for one in problems if one.id not in ids and one.cluster not in clusters]
+    rest = [
+        problem for problem in problems if problem.id not in ids and problem.cluster not in clusters
+    ]
     require(bool(rest), "start.held_out: every problem shares a cluster with one that is held out")
     return rest, drawn
 
 
-def _plain_evaluator(
-    module: Any, task: Task, start: WarmStartConfig, root: Path
-) -> tuple[Evaluator, str]:
-    """What samples the plain answers, each problem's as independent turns, and its fingerprint."""
-    sentence = start.prompt
-    if sentence is None:
-        form = f"Please reason step by step, and end with {task.style.request}."
-        sentence = SENTENCES.get(task.name, form)
-    drawn: Decoding = module.sampling
-    config = EvaluationConfig(
-        max_turns=start.samples,
-        adaptive=False,
-        fresh_turns=True,
-        max_completion_tokens=drawn.max_completion_tokens,
-        temperature=drawn.temperature,
-        top_p=drawn.top_p,
-        top_k=drawn.top_k,
-    )
-    fingerprint = f"{record_fingerprint(module, 'train', config)} {start.held_out} {sentence}"
-    evaluator = Evaluator(
-        module.engine,
-        config,
-        recipe=PlainAnswers(sentence=sentence),
-        renderer=module.actor.renderer,
-        folder=root / PLAIN,
-        seed=module.seed,
-        fingerprint=fingerprint,
-        sampling=module.actor.sampling,
-    )
-    return evaluator, fingerprint
-
-
-def encoded_turns(
-    module: Any, records: Sequence[SampleRecord], start: WarmStartConfig
-) -> list[Encoded]:
-    """The turns to train on: those that read back as they were written.
-
-    Raises:
-        ConfigError: if there are too few right or wrong ones.
-    """
-    renderer = module.actor.renderer
-    encoded = []
-    labels = []
-    for record in records:
-        if record.error is not None:
-            continue
-        documents = checked_turns(
-            module.recipe.dialogue,
-            record.problem,
-            record.turns,
-            start.target,
-            SeedContext(run_seed=module.seed).generator(record.id, "warm start"),
-            module.evaluation.max_turns,
-        )
-        for document in documents:
-            turn = encode(renderer, document, start.check_weight)
-            learned = [
-                token for token, weight in zip(turn.ids, turn.weights, strict=True) if weight
-            ]
-            same = renderer.completion_text(learned) == document.completion
-            if same and len(turn.ids) <= renderer.max_model_len:
-                encoded.append(turn)
-                labels.append(bool(document.correct))
-    right = sum(labels)
-    wrong = len(labels) - right
-    require(
-        min(right, wrong) >= FEWEST or (start.target == "random" and len(labels) >= FEWEST),
-        f"of the plain answers {right} right and {wrong} wrong ones could be written as turns, and "
-        f"a self-check is learned from at least {FEWEST} of each: give more problems, easier or "
-        "harder ones, a larger model.sampling.max_completion_tokens, or a start.prompt that asks "
-        f"for the form of {record.task}'s answers",
-    )
-    return encoded
+def _drawn_as(sampling: Decoding, **settings: Any) -> EvaluationConfig:
+    """An evaluation that draws as training does."""
+    return EvaluationConfig(**vars(sampling), **settings)
 
 
 def shuffled(encoded: Sequence[Encoded], seed: int) -> Iterator[Encoded]:
@@ -351,42 +392,3 @@ def freeze_lower_layers(model: Any, share: float) -> None:
     model.requires_grad_(False)
     for layer in layers[len(layers) - math.ceil(share * len(layers)) :]:
         layer.requires_grad_(True)
-
-
-# --- what came of it ----------------------------------------------------------------------------
-
-
-def measure(module: Any, problems: Sequence[Problem]) -> dict[str, float | None]:
-    """One sampled first turn on each problem, its self-check decoded greedily.
-
-    A turn that was cut off states nothing. The log-probabilities are of the solution's tokens.
-    """
-    renderer = module.actor.renderer
-    dialogue = module.recipe.dialogue
-    driver = Driver(module.engine, renderer, run_seed=module.seed, step=1, greedy_check=True)
-    jobs = [Job(one, 0, chain(dialogue, one, 0, 1), module.sampling) for one in problems]
-    module.actor.weights_replaced()
-    with module.actor.sampling(1):
-        trajectories = dict(driver.stream(jobs))
-    right, form, stated, means, sums = [], [], [], [], []
-    for number, problem in enumerate(problems):
-        (turn,) = trajectories[number].turns
-        text = turn.completion.text
-        task = get_task(problem.task)
-        begins = self_check_start(text, turn.reading.check)
-        characters = renderer.characters(turn.sampled.token_ids)
-        lengths = range(1, len(turn.sampled.token_ids) + 1)
-        solution = turn.sampled.logprobs[: bisect_right(lengths, begins, key=characters)]
-        right.append(label(task, turn.reading.final_part(text), problem).correct)
-        form.append(dialogue.formats(task, turn) == (1.0, 1.0))
-        stated.append(turn.check.confidence)
-        means.append(fmean(solution or [0.0]))
-        sums.append(math.fsum(solution))
-    labels = np.array(right)
-    return {
-        "right": fmean(right),
-        "form": fmean(form),
-        "auroc_confidence": finite(auroc(np.array(stated), labels)),
-        "auroc_logprob_mean": finite(auroc(np.array(means), labels)),
-        "auroc_logprob_sum": finite(auroc(np.array(sums), labels)),
-    }

@@ -9,12 +9,12 @@ import pytest
 from experiments.problems.countdown import split_of
 from experiments.warmstart import __main__ as command
 from experiments.warmstart import countdown, word_problems
+from experiments.warmstart.attempts import encoded
 from experiments.warmstart.embedded import build_tokenizer
 from svr_lightning.core.parsing import self_check_format_score, without_spans
 from svr_lightning.recipes.scrpo import ANALYSIS_CLOSE, ANALYSIS_OPEN
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
-from svr_lightning.training.documents import encode
 
 COUNTDOWN, GSM8K = get_task("countdown"), get_task("gsm8k")
 
@@ -81,8 +81,8 @@ def test_attempts_at_word_problems_are_graded_as_they_are_labelled():
 
 def test_the_loss_covers_the_completion_and_the_draft_inside_the_prompt(tokenizer, many):
     for document in many[:200]:
-        encoded = encode(Renderer(tokenizer), document)
-        learned = [i for i, weight in zip(encoded.ids, encoded.weights, strict=True) if weight]
+        whole = encoded(Renderer(tokenizer), document)
+        learned = [i for i, weight in zip(whole.ids, whole.weights, strict=True) if weight]
         assert tokenizer.decode(learned) == document.draft + document.completion + "<|im_end|>"
 
 

@@ -17,6 +17,7 @@ import svr_lightning as svr
 from svr_lightning.__main__ import main
 from svr_lightning.cli.main import READING, SERVING, parser_of
 from svr_lightning.tasks import TASKS
+from svr_lightning.tasks.fields import ID_COLUMN
 from tests.chat_server import ChatServer as Scripted
 from tests.chat_server import completion
 from tests.commands import ROOT, SHIPPED, embedded
@@ -92,18 +93,16 @@ def test_the_functions_for_other_trainers_return_what_their_page_says():
 
 def test_the_page_on_data_lists_each_tasks_columns():
     text = page("docs/train.md")
-    rows = re.findall(r"^\| `(\w+)` \| (`.*?) \| (yes|no) \|", text, re.MULTILINE)
-    listed = {
-        (task, tuple(re.findall(r"`(\w+)`", names)), need == "yes") for task, names, need in rows
-    }
+    rows = re.findall(r"^\| `(\w+)` \| (`.*?) \| (?:yes|no) \|", text, re.MULTILINE)
+    listed = {(task, tuple(re.findall(r"`(\w+)`", names))) for task, names in rows}
     expected = {
-        (name, column.names, column.required)
+        (name, names)
         for name, task in TASKS.items()
-        for column in task.columns
-        if "id" not in column.names
+        for names in task.columns
+        if names != ID_COLUMN
     }
     assert listed == expected
-    (ids,) = {task.columns[-1].names for task in TASKS.values()}
+    (ids,) = {task.columns[-1] for task in TASKS.values()}
     assert all(f"`{name}`" in text for name in ids)
 
 

@@ -65,6 +65,7 @@ def test_it_leaves_a_policy_its_samples_and_what_it_did(whole):
         (line,) = [row for row in said.splitlines() if shown in row and row.startswith("  ")][-1:]
         assert f"{held_out[name]:.3f}" in line
     assert "16 held-out problems" in said
+    assert f"start.passes makes {facts['steps']} steps" in said
     assert "minutes" in said
     assert (whole / "policy" / "svr.json").is_file()
     assert not [*whole.glob("*.ckpt")]
@@ -141,6 +142,8 @@ def test_what_cannot_be_taught_is_refused_in_one_line(tmp_path, capsys):
     rows = write_jsonl(tmp_path / "rows.jsonl", ({"question": f"q{i}"} for i in range(20)))
     task = f"{Listed.__module__}.{Listed.__qualname__}"
     source = f"--data.train={{name: lists, task: {task}, path: {rows}}}"
+    for trial in ("--trainer.fast_dev_run=true", "--trainer.limit_train_batches=1"):
+        assert "set data.train.limit and start.passes" in refused(capsys, *base, trial)
     assert "without a YOUR_ANSWER" in refused(capsys, *base, source)
     (tmp_path / "other" / "policy").mkdir(parents=True)
     assert "holds another run" in refused(capsys, *words(tmp_path / "other"))
