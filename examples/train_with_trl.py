@@ -108,8 +108,8 @@ class SVRRollouts:
         first = trainer.accelerator.process_index * len(prompts)
         for index, prompt in enumerate(prompts, start=first):
             problem, sample = self.problems[texts(prompt)], index % trainer.num_generations
-            program = chain(RECIPE.dialogue, problem, sample, RECIPE.horizon)
-            jobs.append(Job(problem, sample, program, decoding))
+            rollout = chain(RECIPE.dialogue, problem, sample, RECIPE.horizon)
+            jobs.append(Job(problem, sample, rollout, decoding))
         return jobs
 
 

@@ -7,6 +7,7 @@ import torch
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3Config, Qwen3ForCausalLM
 
 from svr_lightning.policy import lora
+from svr_lightning.policy.config import LoRAConfig
 
 VOCABULARY = 40
 
@@ -42,7 +43,7 @@ def tiny_hybrid(seed: int = 0, **changes: Any) -> Any:
 def with_adapter(model: Any) -> Any:
     """A copy of ``model`` with an adapter that makes another policy of it."""
     adapted = copy.deepcopy(model)
-    lora.attach(adapted, r=4, alpha=8, target_modules="all-linear", seed=1, base="tiny")
+    lora.attach(adapted, LoRAConfig(r=4, alpha=8), seed=1, base="tiny")
     random = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for name, parameter in adapted.named_parameters():

@@ -68,7 +68,7 @@ THREE_TURNS = [
 """
 
 Write = Callable[[int, int, list[Message]], str]
-"""From a program's number, its prompt's number and the prompt to a completion."""
+"""From a rollout's number, its prompt's number and the prompt to a completion."""
 
 
 def ten(name: str = "p") -> Problem:
@@ -96,23 +96,23 @@ def single_turn(problem: Problem, text: str) -> Trajectory:
 
 
 def messages_of(request: Any) -> list[Message]:
-    """The prompt of what a program asks for, which may come with a limit."""
+    """The prompt of what a rollout asks for, which may come with a limit."""
     return list(request.messages if isinstance(request, PromptRequest) else request)
 
 
-def answered(program: Any, write: Callable[[int, Any], Completion]) -> Any:
-    """What a program returns; ``write`` completes its requests, from the turn's place and each."""
-    place, requested = 0, next(program)
+def answered(rollout: Any, write: Callable[[int, Any], Completion]) -> Any:
+    """What a rollout returns; ``write`` completes its requests, from the turn's place and each."""
+    place, requested = 0, next(rollout)
     while True:
         try:
-            requested = program.send([write(place, one) for one in requested])
+            requested = rollout.send([write(place, one) for one in requested])
         except StopIteration as end:
             return end.value
         place += 1
 
 
 class Actors:
-    """Stands in for the driver: runs programs one after the other."""
+    """Stands in for the driver: runs rollouts one after the other."""
 
     def __init__(self, write: Write, place: SeedContext | None = None) -> None:
         self.seeds = place or SeedContext()
@@ -134,7 +134,7 @@ class Actors:
             self.limits.append(getattr(request, "max_completion_tokens", None))
             return completion(self._write(job.sample, count, messages))
 
-        return answered(job.program, write)
+        return answered(job.rollout, write)
 
 
 def play(
@@ -152,8 +152,8 @@ def play(
 
 
 def scripts(*rows: str) -> Write:
-    """Program i writes ``rows[i]``, letter by letter: R right, W wrong."""
-    return lambda program, prompt, _: TEXTS[rows[program][prompt]]
+    """Rollout i writes ``rows[i]``, letter by letter: R right, W wrong."""
+    return lambda rollout, prompt, _: TEXTS[rows[rollout][prompt]]
 
 
 def texts(samples: Sequence[Sample]) -> list[str]:
@@ -195,7 +195,7 @@ RECIPES = {
 each_recipe = pytest.mark.parametrize("name", RECIPES)
 
 
-def mixed(program: int, prompt: int, _: list[Message]) -> str:
+def mixed(rollout: int, prompt: int, _: list[Message]) -> str:
     """Some right, some wrong, no two alike."""
-    answer = ["8+4-2", "\\boxed{42}", "8+4*2"][(program + prompt) % 3]
-    return says(answer, "CORRECT", round(0.01 * program + 0.003 * prompt, 3))
+    answer = ["8+4-2", "\\boxed{42}", "8+4*2"][(rollout + prompt) % 3]
+    return says(answer, "CORRECT", round(0.01 * rollout + 0.003 * prompt, 3))

@@ -34,7 +34,7 @@ from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.types import Sample
 from svr_lightning.engines.vllm import VLLMEngine
 from svr_lightning.policy import lora
-from svr_lightning.policy.config import PolicyConfig
+from svr_lightning.policy.config import LoRAConfig, PolicyConfig
 from svr_lightning.policy.policy import Policy
 from svr_lightning.training.config import OptimizerConfig
 from svr_lightning.training.optimizer import make_optimizer, mix_reference
@@ -206,7 +206,9 @@ def counted(plan: Plan, with_data: bool = False) -> Usage:
             # peft moves adapters to where they are, which tensors without data do not allow.
             stay = patch.object(torch.nn.Module, "to", lambda module, *_, **__: module)
             scope.enter_context(stay)
-            lora.attach(model, r=rank, alpha=1.0, target_modules=names, seed=0, base=plan.policy)
+            targets = names if isinstance(names, str) else [*names]
+            settings = LoRAConfig(r=rank, alpha=1.0, target_modules=targets)
+            lora.attach(model, settings, seed=0, base=plan.policy)
             reference = lora.AdapterReference(model) if plan.reference else None
         elif plan.reference:
             reference = build(config, in_bf16).requires_grad_(False)

@@ -249,8 +249,8 @@ def parse_self_check(text: str, interface: SelfCheckFields = "joint") -> SelfChe
         >>> parse_self_check("<self_check>VERDICT: RIGHT; CONFIDENCE: 92%</self_check>")
         SelfCheck(verdict=<Verdict.CORRECT: 'CORRECT'>, confidence=0.92)
     """
-    block = first_span(text, OPEN_TAG, CLOSE_TAG)
-    scope = text if block is None else block
+    start, end = _scope(text)
+    scope = text[start:end]
     verdict = (None if interface == "confidence" else _read_verdict(scope)) or Verdict.UNSURE
     stated = None if interface == "verdict" else _read_confidence(scope)
     confidence = CONFIDENCE_PRIOR[verdict] if stated is None else stated
@@ -309,9 +309,12 @@ def self_check_format_score(text: str, interface: SelfCheckFields = "joint") -> 
     that ``interface`` asks for; 0.0 for a block (an opening tag at least) that lacks any of these;
     -1.0 without a block.
     """
-    block = first_span(text, OPEN_TAG, CLOSE_TAG)
-    if block is None:
-        return -1.0 if _tag(OPEN_TAG).search(text) is None else 0.0
+    if self_check_start(text) == len(text):
+        return -1.0
+    start, end = _scope(text)
+    if start == 0:  # it is not complete
+        return 0.0
+    block = text[start:end]
     verdict = interface == "confidence" or _read_verdict(block) is not None
     confidence = interface == "verdict" or _read_confidence(block) is not None
     return 1.0 if verdict and confidence else 0.0
@@ -327,8 +330,7 @@ def verdict_span(text: str, start: int = 0) -> tuple[int, int] | None:
     Returns:
         Its first character and the one after its last; None where no valid word was found.
     """
-    blocks = _spans(text, OPEN_TAG, CLOSE_TAG, start)
-    _, start, end, _ = next(blocks, (start, start, len(text), len(text)))
+    start, end = _scope(text, start)
     word = _verdict_word(text[start:end])
     return None if word is None else (start + word.start(), start + word.end())
 
@@ -349,8 +351,7 @@ def decimals_span(text: str, start: int = 0) -> tuple[int, int] | None:
         >>> text[slice(*decimals_span(text))]
         '70'
     """
-    blocks = _spans(text, OPEN_TAG, CLOSE_TAG, start)
-    _, start, end, _ = next(blocks, (start, start, len(text), len(text)))
+    start, end = _scope(text, start)
     number = _confidence_number(text[start:end])
     if number is None:
         return None
@@ -368,22 +369,24 @@ def self_check_start(text: str, start: int = 0) -> int:
     return len(text) if opening is None else opening.start()
 
 
-def first_span(text: str, open_tag: str, close_tag: str) -> str | None:
-    """The text between the first opening tag and the next closing tag, or None.
-
-    Tags match in any capitalization; the span may cover several lines.
-    """
-    return next((text[start:end] for _, start, end, _ in _spans(text, open_tag, close_tag)), None)
+def _scope(text: str, start: int = 0) -> tuple[int, int]:
+    """Where the content of the first complete self-check lies; without one, from ``start`` on."""
+    blocks = _spans(text, OPEN_TAG, CLOSE_TAG, start)
+    _, start, end, _ = next(blocks, (start, start, len(text), len(text)))
+    return start, end
 
 
 def without_spans(text: str, open_tag: str, close_tag: str) -> str:
-    """Remove every complete span from ``text``; an unclosed opening tag stays."""
-    kept = []
+    """Remove every complete span from ``text``; an unclosed opening tag stays.
+
+    Tags match in any capitalization; a span may cover several lines.
+    """
+    pieces = []
     position = 0
     for start, _, _, end in _spans(text, open_tag, close_tag):
-        kept.append(text[position:start])
+        pieces.append(text[position:start])
         position = end
-    return "".join([*kept, text[position:]])
+    return "".join([*pieces, text[position:]])
 
 
 def _spans(

@@ -297,11 +297,11 @@ def analysis(
     """
     if isinstance(state, OracleState) and state.correct:
         raise ValueError("a draft that is right must not be called wrong")
-    known = isinstance(state, OracleState)
-    claim = "Your previous answer was wrong." if known else "Your previous answer may be wrong."
+    is_wrong = isinstance(state, OracleState)
+    claim = "Your previous answer was wrong." if is_wrong else "Your previous answer may be wrong."
     instruction = (
         f"{CUT_OFF if state.truncated else claim} First explain inside <analysis>...</analysis> "
-        f"what went wrong in it{'' if known else ', if anything did'}. Then give the corrected, "
+        f"what went wrong in it{'' if is_wrong else ', if anything did'}. Then give the corrected, "
         f"complete solution with the final answer in {style.reminder}."
     )
     return _refinement(style, question, state.draft, turn, instruction)

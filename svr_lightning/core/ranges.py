@@ -1,4 +1,4 @@
-"""Ranges of settings: declared at the field, checked when the object is made.
+"""Ranges of settings: declared at the field with msgspec, checked when the object is made.
 
 A dataclass calls :func:`check_fields` when it is made, and its subclasses inherit that::
 
@@ -6,6 +6,7 @@ A dataclass calls :func:`check_fields` when it is made, and its subclasses inher
     class Loss:
         beta: NotNegative = 0.08
         level: Literal["token", "sequence"] = "token"
+        margin: Annotated[float, Meta(gt=0, le=1)] = 0.5
 
         def __post_init__(self) -> None:
             check_fields(self)
@@ -13,19 +14,27 @@ A dataclass calls :func:`check_fields` when it is made, and its subclasses inher
     Loss(beta=-1.0)  # ConfigError: beta=-1.0 must be at least 0
 
 One that also relates fields to each other calls it first, then :func:`require_field`. The
-``__init__`` of other classes takes :func:`check_arguments` as a decorator. None lies in every
-range. On the command line the message begins with the field's section of the configuration.
+``__init__`` of other classes takes :func:`check_arguments` as a decorator. On the command line the
+message begins with the field's section of the configuration.
 """
 
-import math
+import re
 from collections.abc import Callable, Mapping
 from functools import cache, wraps
-from inspect import get_annotations, signature
-from numbers import Real
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, ParamSpec, Union, get_args, get_origin
+from inspect import signature
+from typing import Annotated, Any, Literal, ParamSpec, get_args, get_origin, get_type_hints
+
+from msgspec import Meta, ValidationError, convert
 
 P = ParamSpec("P")
+_BOUND = re.compile(r"Expected `\w+` (?P<sign>[<>]=?) (?P<limit>[0-9.]+)")
+_WORDS = {">=": "at least", ">": "above", "<=": "at most", "<": "below"}
+
+Count = Annotated[int, Meta(ge=1)]
+NotNegative = Annotated[float, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+WholeNumber = Annotated[int, Meta(ge=0)]
 
 
 class ConfigError(ValueError):
@@ -40,50 +49,10 @@ class FieldError(ConfigError):
         settings: all fields of its object and their values, by which a configuration finds it.
     """
 
-    def __init__(self, name: str, settings: Mapping[str, Any], wanted: str) -> None:
-        super().__init__(f"{name}={settings[name]!r} {wanted}")
+    def __init__(self, name: str, settings: Mapping[str, Any], requirement: str) -> None:
+        super().__init__(f"{name}={settings[name]!r} {requirement}")
         self.name = name
         self.settings = settings
-
-
-class Range:
-    """An interval, such as ``[0, 1]`` or ``(0, inf]``; of a sequence it holds every element.
-
-    Args:
-        text: the interval, as in mathematics.
-        unit: what is counted, for messages.
-    """
-
-    def __init__(self, text: str, unit: str = "") -> None:
-        self._low, self._high = map(float, text[1:-1].split(","))
-        self._includes_low = text[0] == "["
-        self._includes_high = text[-1] == "]"
-        words = f"in {text}"
-        if self._high == math.inf:
-            words = f"{'at least' if self._includes_low else 'above'} {self._low:g}"
-        self._words = f"{words} {unit}".strip()
-
-    def __repr__(self) -> str:
-        return self._words
-
-    def fault(self, value: Any) -> str | None:
-        """What ``value`` must be; None if it is."""
-        values = value if isinstance(value, list | tuple) else [value]
-        if all(isinstance(number, Real) and self._holds(float(number)) for number in values):
-            return None
-        return f"must {'lie' if self._words.startswith('in ') else 'be'} {self._words}"
-
-    def _holds(self, number: float) -> bool:
-        above = number >= self._low if self._includes_low else number > self._low
-        below = number <= self._high if self._includes_high else number < self._high
-        return above and below
-
-
-Count = Annotated[int, Range("[1, inf]")]
-NotNegative = Annotated[float, Range("[0, inf]")]
-Positive = Annotated[float, Range("(0, inf]")]
-Share = Annotated[float, Range("[0, 1]")]
-WholeNumber = Annotated[int, Range("[0, inf]")]
 
 
 def require(condition: bool, message: str) -> None:
@@ -92,10 +61,10 @@ def require(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
-def require_field(settings: object, name: str, condition: bool, wanted: str) -> None:
+def require_field(settings: object, name: str, condition: bool, requirement: str) -> None:
     """Raise :class:`FieldError` about the field ``name`` unless ``condition`` holds."""
     if not condition:
-        raise FieldError(name, vars(settings), wanted)
+        raise FieldError(name, vars(settings), requirement)
 
 
 def check_fields(settings: Any) -> None:
@@ -104,7 +73,7 @@ def check_fields(settings: Any) -> None:
     Raises:
         FieldError: naming one that is outside.
     """
-    _check(_constraints(type(settings)), vars(settings))  # type: ignore[arg-type]
+    _check(type(settings), vars(settings))
 
 
 def check_arguments(init: Callable[P, None]) -> Callable[P, None]:
@@ -119,54 +88,42 @@ def check_arguments(init: Callable[P, None]) -> Callable[P, None]:
     def checked(*args: P.args, **kwargs: P.kwargs) -> None:
         given = parameters.bind(*args, **kwargs)
         given.apply_defaults()
-        _check(_constraints(init), given.arguments)
+        _check(init, given.arguments)
         init(*args, **kwargs)
 
     return checked
 
 
-Fault = Callable[[Any], str | None]
-"""What a value must be; None if it is."""
+def _check(annotated: Any, values: Mapping[str, Any]) -> None:
+    for name, hint in _constrained(annotated).items():
+        try:
+            convert(values[name], hint)
+        except ValidationError as error:
+            raise FieldError(name, values, f"must be {_required(hint, str(error))}") from error
 
 
-def _check(constraints: Mapping[str, Fault], values: Mapping[str, Any]) -> None:
-    for name, fault in constraints.items():
-        value = values.get(name)
-        if value is not None and (wanted := fault(value)):
-            raise FieldError(name, values, wanted)
+def _required(hint: Any, refusal: str) -> str:
+    """What a value must be, from msgspec's refusal of another one."""
+    for part in _parts(hint):
+        if get_origin(part) is Literal:
+            return "one of " + ", ".join(get_args(part))
+    bound = _BOUND.match(refusal)
+    if bound:
+        return f"{_WORDS[bound['sign']]} {float(bound['limit']):g}"
+    return refusal.removeprefix("Expected ").replace("`", "")
 
 
 @cache
-def _constraints(annotated: Any) -> Mapping[str, Fault]:
-    """By the names of a class's fields or a function's arguments; bases first.
-
-    A field that a subclass declares again without a constraint keeps its own.
-    """
-    found = {}
-    for part in reversed(getattr(annotated, "__mro__", (annotated,))):
-        try:
-            hints = get_annotations(part, eval_str=True)
-        except NameError:  # a name that only a type checker imports
-            hints = get_annotations(part)
-        for name, hint in hints.items():
-            if constraint := _constraint(hint):
-                found[name] = constraint
-    return found
+def _constrained(annotated: Any) -> dict[str, Any]:
+    """The hints of a class's fields or a function's arguments that say more than a type."""
+    hints = get_type_hints(annotated, include_extras=True)
+    return {
+        name: hint
+        for name, hint in hints.items()
+        if any(get_origin(part) in (Annotated, Literal) for part in _parts(hint))
+    }
 
 
-def _constraint(hint: Any) -> Fault | None:
-    """The constraint of an annotation; of ``X | None`` that of X."""
-    origin = get_origin(hint)
-    arguments = get_args(hint)
-    if origin is Annotated:
-        return next((part.fault for part in arguments if isinstance(part, Range)), None)
-    if origin is Literal:
-        return lambda value: None if value in arguments else f"must be one of {_joined(arguments)}"
-    if origin in (Union, UnionType):
-        others = [part for part in arguments if part is not NoneType]
-        return _constraint(others[0]) if len(others) == 1 else None
-    return None
-
-
-def _joined(choices: tuple[Any, ...]) -> str:
-    return ", ".join(map(str, choices))
+def _parts(hint: Any) -> tuple[Any, ...]:
+    """A hint, and its parts: those of a union or of a tuple."""
+    return (hint, *get_args(hint))

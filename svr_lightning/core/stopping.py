@@ -15,8 +15,9 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
+from msgspec import Meta
 
-from svr_lightning.core.ranges import Count, Range, check_fields, require_field
+from svr_lightning.core.ranges import Count, check_fields, require_field
 from svr_lightning.core.types import Ending, StopSignals, Verdict
 
 DEFAULT_THRESHOLD = 0.85
@@ -101,7 +102,7 @@ class FixedTurns(StopRule):
 class RepeatedAnswer(StopRule):
     """Stops when an answer has been given ``times`` times. Unreadable answers never count."""
 
-    times: Annotated[int, Range("[2, inf]")] = 2
+    times: Annotated[int, Meta(ge=2)] = 2
     in_a_row: bool = True
     """Whether they must be consecutive."""
     reads = ("answer",)
@@ -124,7 +125,7 @@ class Majority(StopRule):
     unreadable answers do not vote. If none can be read, the last turn is returned.
     """
 
-    certainty: Annotated[float, Range("[0.5, 1]")] = 1.0
+    certainty: Annotated[float, Meta(ge=0.5, le=1)] = 1.0
     """1: stop when the turns that are left can no longer change the majority of all T_max. Below 1:
     also when the leading answer beats the second with this probability, by the Beta posterior of
     adaptive consistency (arXiv 2305.11860), which takes turns for independent draws."""
@@ -186,7 +187,7 @@ class Posterior(StopRule):
     lead. It takes turns for independent draws: use it with fresh turns.
     """
 
-    threshold: Annotated[float, Range("(0, 1)")] = DEFAULT_THRESHOLD
+    threshold: Annotated[float, Meta(gt=0, lt=1)] = DEFAULT_THRESHOLD
     """The probability that an answer needs."""
     alternatives: Count = 10
     """Wrong answers that a turn could give: the more, the more agreement counts."""
@@ -265,11 +266,11 @@ class Confident(StopRule):
         check_fields(self)
         if "logprob" in self.score:
             holds = -math.inf < self.threshold <= 0
-            wanted = f"of {self.score} must be a mean log-probability, at most 0"
+            requirement = f"of {self.score} must be a mean log-probability, at most 0"
         else:
             holds = 0 <= self.threshold <= 1
-            wanted = f"must lie in [0, 1]; the paper's is {DEFAULT_THRESHOLD}"
-        require_field(self, "threshold", holds, wanted)
+            requirement = f"must lie in [0, 1]; the paper's is {DEFAULT_THRESHOLD}"
+        require_field(self, "threshold", holds, requirement)
 
     def __str__(self) -> str:
         bound = f"{_NAMES[self.score]} >= {self.threshold:g}"

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple
 
-from svr_lightning.core.ranges import Count, NotNegative, Range, WholeNumber, check_fields
+from msgspec import Meta
+
+from svr_lightning.core.ranges import Count, NotNegative, WholeNumber, check_fields
 
 Message = dict[str, str]
 """One chat message, ``{"role": ..., "content": ...}``."""
@@ -102,7 +104,7 @@ class Decoding:
     """L_gen, per turn; reaching it means finish reason ``length``."""
     temperature: NotNegative = 0.9
     """0 is greedy decoding. The loss takes log-probabilities at this temperature too."""
-    top_p: Annotated[float, Range("(0, 1]")] = 1.0
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """Nucleus mass; below 1 an engine's log-probabilities no longer describe what was drawn."""
     top_k: WholeNumber = 0
     """Candidates per token; 0 keeps the whole vocabulary."""
@@ -253,7 +255,7 @@ class Turn:
     reading: Reading = Reading(None)  # noqa: RUF009 (it is immutable)
     """Its answer, and which of its text decides."""
     answer_group: int = 0
-    """Equal numbers for equal answers of a chain, from 1; 0: no answer, or no chain."""
+    """Equal numbers for equal answers of a chain, from 1; 0: no answer, or no rule to read it."""
     scores: TokenScores = NO_SCORES
     """Not computed in training; not known if a server gives no log-probabilities."""
 

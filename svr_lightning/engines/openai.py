@@ -90,19 +90,14 @@ class OpenAIEngine(RemoteEngine):
         self._answered = 0
         self._refused = 0
 
-    def api_key(self) -> str | None:
-        """The key, read where it is used; see :func:`read_key`."""
-        return read_key(
+    def access(self) -> Access:
+        """The key, headers and query, read where they are used, so that no value is stored."""
+        key = read_key(
             self.api_key_env or DEFAULT_KEY,
             "model.engine.api_key_env",
             needed=self.api_key_env is not None,
         )
-
-    def access(self) -> Access:
-        """The key, headers and query, read where they are used, so that no value is stored."""
-        return read_access(
-            self.api_key(), self._headers, self._query, self._authority, "model.engine.{}"
-        )
+        return read_access(key, self._headers, self._query, self._authority, "model.engine.{}")
 
     def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
         """The server has the model."""

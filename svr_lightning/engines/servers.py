@@ -78,14 +78,14 @@ class ServersEngine(RemoteEngine):
         Raises:
             ConfigError: if none is left.
         """
-        found = [url for url in self.urls if url not in self.faults]
+        urls = [url for url in self.urls if url not in self.faults]
         reasons = "; ".join(f"{url}: {self.faults.get(url)}" for url in self.urls)
         require(
-            bool(found),
+            bool(urls),
             f"no server of model.engine.urls is left ({reasons}). Start them as docs/scaling.md "
             "says; --ckpt_path last then continues the training",
         )
-        return found
+        return urls
 
     def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
         """Read the options of all servers; those that do not answer may be used later.
@@ -148,10 +148,10 @@ class ServersEngine(RemoteEngine):
             for url, task in tasks.items():
                 with self._asking(url):
                     task.result()
-        known: list[Any] = [self._weights, self._facts, self.faults]
+        state: list[Any] = [self._weights, self._facts, self.faults]
         if processes() > 1:
-            torch.distributed.broadcast_object_list(known, src=0)
-        self._weights, self._facts, self.faults = known
+            torch.distributed.broadcast_object_list(state, src=0)
+        self._weights, self._facts, self.faults = state
         self.max_batch = -(-sum(self._facts[url].slots for url in self.in_use) // processes())
         self.sleep()  # what is opened next has room for so many
 
@@ -176,7 +176,7 @@ class ServersEngine(RemoteEngine):
         """Store a server's options, if it can serve this policy beside the others."""
         answer = await self._ask(url, "/server_info?config_format=json")
         facts = read_facts(answer, self._max_model_len, tied=self._tied)
-        if any(one[:2] != facts[:2] for other, one in self._facts.items() if other != url):
+        if any(theirs[:2] != facts[:2] for other, theirs in self._facts.items() if other != url):
             raise ServerError("its model is of another type or class than other servers'")
         self._facts[url] = facts
 
@@ -273,7 +273,7 @@ def read_generation(
     """
     try:
         choice = convert(json.loads(body)["choices"][0], _Choice)
-        logprobs = tuple(one.logprob for one in choice.logprobs["content"])
+        logprobs = tuple(token.logprob for token in choice.logprobs["content"])
     except _UNREADABLE as error:
         fault = f"its answer is no completion with log-probabilities ({one_line(error)})"
         raise ServerError(fault) from error

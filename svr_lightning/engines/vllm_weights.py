@@ -126,12 +126,12 @@ def check_names(
     filled: set[str] = set()
     empty = []
     for name in engine:
-        own = _plain(name)
-        parts = {own} if own in plain else _parts(own, fused)
+        short = _plain(name)
+        parts = {short} if short in plain else _parts(short, fused)
         used |= parts & plain.keys()
         if parts <= plain.keys():
             filled.add(name)
-        elif not (tied and own.endswith("lm_head.weight")):
+        elif not (tied and short.endswith("lm_head.weight")):
             empty.append(name)
     unmatched = [name for short, name in plain.items() if short not in used]
     for fault, names in (("no place for the policy's", unmatched), ("no weights for its", empty)):

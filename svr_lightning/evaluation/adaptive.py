@@ -6,6 +6,7 @@ from typing import Any
 from svr_lightning.analysis.records import SampleRecord, TurnRecord
 from svr_lightning.core.types import Problem, Trajectory, Turn
 from svr_lightning.tasks import get_task
+from svr_lightning.tasks.base import AnswerNumbers
 from svr_lightning.tasks.grading import get_grader, label
 
 
@@ -17,17 +18,21 @@ def trajectory_record(trajectory: Trajectory, dataset: str, grader: str = "paper
     """
     problem, end = trajectory.problem, trajectory.ending
     assert end is not None, "nodes of trees are not evaluated"
+    numbers = AnswerNumbers(get_task(problem.task).answer_form)
     return SampleRecord(
         **_problem_fields(problem, dataset),
         returned_turn=end.returned,
         observed_turns=None if end.observed == end.returned else end.observed,
         stopped_early=end.stopped_early,
         accepted=end.accepted,
-        turns=tuple(_turn_record(problem, turn, grader) for turn in trajectory.turns),
+        turns=tuple(
+            _turn_record(problem, turn, numbers.number(turn.answer), grader)
+            for turn in trajectory.turns
+        ),
     )
 
 
-def _turn_record(problem: Problem, turn: Turn, grader: str) -> TurnRecord:
+def _turn_record(problem: Problem, turn: Turn, answer_group: int, grader: str) -> TurnRecord:
     completion = turn.completion
     y = None
     if problem.has_reference:
@@ -45,7 +50,7 @@ def _turn_record(problem: Problem, turn: Turn, grader: str) -> TurnRecord:
         finish_reason=completion.finish_reason.value,
         verdict=None if turn.check is None else turn.check.verdict,
         confidence=None if turn.check is None else turn.check.confidence,
-        answer_group=turn.answer_group,
+        answer_group=answer_group,
         **turn.scores._asdict(),
     )
 

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
+from msgspec import Meta
+
 from svr_lightning.analysis.results import applied_limit
-from svr_lightning.core.ranges import Count, NotNegative, Range, WholeNumber, check_fields
+from svr_lightning.core.ranges import Count, NotNegative, WholeNumber, check_fields
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.core.types import Decoding
 from svr_lightning.errors import require
@@ -48,7 +50,7 @@ class EvaluationConfig:
     data source, else that of its task. Training has ``model.sampling.max_completion_tokens``."""
     temperature: NotNegative = 0.0
     """0 is greedy decoding."""
-    top_p: Annotated[float, Range("(0, 1]")] = 1.0
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """Nucleus mass, if the temperature is above 0."""
     top_k: WholeNumber = 0
     """Candidates per token, if the temperature is above 0; 0 keeps all."""

@@ -199,7 +199,7 @@ class Evaluator:
         return found
 
     def _job(self, problem: Problem, decoding: Decoding, on_turn: OnTurn | None) -> Job:
-        program = chain(
+        rollout = chain(
             self.dialogue,
             problem,
             0,
@@ -209,7 +209,7 @@ class Evaluator:
             None if decoding.restricted else self._scores,
             every_turn=self._every_turn,
         )
-        return Job(problem=problem, sample=0, program=program, decoding=decoding)
+        return Job(problem=problem, sample=0, rollout=rollout, decoding=decoding)
 
     def _scores(self, completion: AnyCompletion, reading: Reading) -> TokenScores:
         """The policy's probabilities of its text, as far as they are known."""

@@ -73,8 +73,8 @@ def _source(config: PolicyConfig) -> str:
     """The folder or the name on the hub that transformers loads from."""
     source = COUNTDOWN_TINY if config.path == RANDOM_HYBRID else config.path
     if source.startswith("embedded:"):
-        known = ", ".join([*EMBEDDED, RANDOM_HYBRID])
-        require(source in EMBEDDED, f"model.policy.path={source!r} is not built in; known: {known}")
+        names = ", ".join([*EMBEDDED, RANDOM_HYBRID])
+        require(source in EMBEDDED, f"model.policy.path={source!r} is not built in; known: {names}")
         return str(files("svr_lightning.tiny") / f"{EMBEDDED[source]}_policy")
     require(
         Path(source).is_dir() or not (source.startswith((".", "/", "~")) or source.count("/") > 1),
@@ -93,7 +93,7 @@ def _read_model(source: str, config: PolicyConfig) -> Any:
         # Lightning calls this with its device as the default one, for which transformers would
         # need a further package.
         with torch.device("cpu"):
-            model, found = AutoModelForCausalLM.from_pretrained(
+            model, report = AutoModelForCausalLM.from_pretrained(
                 source,
                 revision=config.revision,
                 dtype=torch.float32,
@@ -104,7 +104,7 @@ def _read_model(source: str, config: PolicyConfig) -> Any:
     except Exception as error:
         raise ConfigError(_unreadable("model", source, error)) from error
     # transformers would draw weights that are missing at random.
-    absent, other = sorted(found["missing_keys"]), sorted(found["unexpected_keys"])
+    absent, other = sorted(report["missing_keys"]), sorted(report["unexpected_keys"])
     instead = f"; it has others, such as {one_line(other[0])}" if other else ""
     require(
         not absent,
@@ -147,12 +147,13 @@ def _check(model: Any, config: PolicyConfig) -> None:
             f"({name}={value}), which the loss does not do; use another architecture",
         )
     # Training mode would enable dropout: another policy than the one that sampled.
-    for name, value in text_config.to_dict().items() if config.gradient_checkpointing else ():
-        require(
-            not (value and ("dropout" in name or name.endswith("pdrop"))),
-            f"model.policy.gradient_checkpointing: {config.path!r} has {name}={value}, and the "
-            "loss needs the policy without dropout; set it to 0 in the model's config.json",
-        )
+    if config.gradient_checkpointing:
+        for name, value in text_config.to_dict().items():
+            require(
+                not (value and ("dropout" in name or name.endswith("pdrop"))),
+                f"model.policy.gradient_checkpointing: {config.path!r} has {name}={value}, and "
+                "the loss needs the policy without dropout; set it to 0 in the model's config.json",
+            )
 
 
 def _example_prompts() -> list[list[Message]]:

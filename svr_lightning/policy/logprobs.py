@@ -74,6 +74,6 @@ def _no_mask(model: Any) -> dict[str, Any]:
     """
     layers = set(getattr(model.config, "layer_types", None) or ())
     attention = str(model.config._attn_implementation)
-    known = model.config.model_type in _MASKLESS_MODELS and layers <= set(_MASKLESS_LAYERS)
+    supported = model.config.model_type in _MASKLESS_MODELS and layers <= set(_MASKLESS_LAYERS)
     causal = attention == "sdpa" or attention.startswith("flash")
-    return {"attention_mask": dict.fromkeys(_MASKLESS_LAYERS)} if known and causal else {}
+    return {"attention_mask": dict.fromkeys(_MASKLESS_LAYERS)} if supported and causal else {}

@@ -6,7 +6,6 @@ that load, save or serve its weights call this one. peft is imported only for an
 """
 
 import re
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,20 +16,17 @@ from torch import nn
 
 from svr_lightning.engines.acting_weights import ADAPTER, adapted_layers
 from svr_lightning.errors import ConfigError, one_line, require
+from svr_lightning.policy.config import LoRAConfig
 
 
-def attach(
-    model: Any, *, r: int, alpha: float, target_modules: str | Sequence[str], seed: int, base: str
-) -> None:
+def attach(model: Any, settings: LoRAConfig, *, seed: int, base: str) -> None:
     """Put a new adapter into ``model`` in place, and freeze all other weights.
 
     Linear layers that do not train, such as those of a vision tower, get none.
 
     Args:
         model: a transformers causal language model.
-        r: rank.
-        alpha: B A is scaled by ``alpha / r``.
-        target_modules: ``all-linear``, a regular expression of whole names, or ends of names.
+        settings: rank, scale, and which layers get one.
         seed: of the initial A.
         base: what an exported adapter names as its model.
 
@@ -45,9 +41,9 @@ def attach(
 
     linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
     config = LoraConfig(
-        r=r,
-        lora_alpha=alpha,
-        target_modules=target_modules if isinstance(target_modules, str) else [*target_modules],
+        r=settings.r,
+        lora_alpha=settings.alpha,
+        target_modules=settings.target_modules,
         exclude_modules=[n for n, m in linear.items() if not m.weight.requires_grad] or None,
         base_model_name_or_path=base,
         task_type="CAUSAL_LM",

@@ -105,8 +105,7 @@ class Policy:
         freeze_vision(self.model)
         use_kernels(self.model, device, trains=trains)
         if self.config.lora is not None:
-            settings = asdict(self.config.lora)
-            lora.attach(self.model, **settings, seed=seed, base=self.config.path)
+            lora.attach(self.model, self.config.lora, seed=seed, base=self.config.path)
         if self.config.gradient_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
             self.model.train()  # Layers recompute in training mode only; Lightning keeps the mode.

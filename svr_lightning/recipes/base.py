@@ -8,11 +8,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
 
 from svr_lightning.core.credit import RewardScale
 from svr_lightning.core.losses import LossSpec
-from svr_lightning.core.ranges import Count, Range, check_fields
+from svr_lightning.core.ranges import Count, check_fields, require_field
 from svr_lightning.core.rewards import (
     BaselineReward,
     Reward,
@@ -56,7 +55,7 @@ class Recipe(ABC):
     Its fields are held to their ranges when it is made (:mod:`svr_lightning.core.ranges`).
     """
 
-    group_size: Annotated[int, Range("[2, inf]", "trajectories per group")] = 8
+    group_size: int = 8
     """G, the number of trajectories per problem."""
     length_scale: Count = 1024
     """L_len of the solve reward, in tokens."""
@@ -78,6 +77,8 @@ class Recipe(ABC):
 
     def __post_init__(self) -> None:
         check_fields(self)
+        several = self.group_size >= 2
+        require_field(self, "group_size", several, "needs at least 2 trajectories per group")
 
     # --- dialogue -----------------------------------------------------------------------------
 
@@ -91,8 +92,8 @@ class Recipe(ABC):
         """Whether its prompts show labels, in evaluation too. Results then say so."""
         return self.dialogue.uses_labels
 
-    def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutGenerator]:
-        """The rollout of one problem: generators that return one trajectory each, or a list.
+    def rollouts(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutGenerator]:
+        """The rollouts of one problem: generators that return one trajectory each, or a list.
 
         ``seeds`` seed random draws of the generators.
         """
@@ -168,7 +169,7 @@ class MultiTurn(Baseline):
         """Every turn of every trajectory, each as a separate sequence; a method may use fewer."""
         return self.group_size * self.horizon
 
-    def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutGenerator]:
+    def rollouts(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutGenerator]:
         """G chains."""
         return self.chains(problem, self.horizon)
 
@@ -183,20 +184,20 @@ def rewards_of(recipe: Recipe, scored: Sequence[ScoredTurn]) -> Sequence[Reward]
     reward: RewardFunction = recipe.reward
     if recipe.custom_reward is not None:
         place, reward = f"{PLACE}.custom_reward", recipe.custom_reward
-    found = reward(scored)
-    if not isinstance(found, Sequence) or len(found) != len(scored):
-        returned = f"{len(found)} rewards" if isinstance(found, Sequence) else type(found).__name__
+    given = reward(scored)
+    if not isinstance(given, Sequence) or len(given) != len(scored):
+        returned = f"{len(given)} rewards" if isinstance(given, Sequence) else type(given).__name__
         raise ConfigError(f"{place} returned {returned} for {len(scored)} turns; return one each")
-    rewards = [Reward.of(reward=r) if isinstance(r, int | float) else r for r in found]
-    for t, one in enumerate(rewards, start=1):
-        message = f"{place} returned {one!r:.80} for turn {t}; return a finite number or a Reward"
-        require(isinstance(one, Reward) and _is_finite(one), one_line(message))
+    rewards = [Reward.of(reward=r) if isinstance(r, int | float) else r for r in given]
+    for t, value in enumerate(rewards, start=1):
+        message = f"{place} returned {value!r:.80} for turn {t}; return a finite number or a Reward"
+        require(isinstance(value, Reward) and _is_finite(value), one_line(message))
     if recipe.soft_max_length is None:
         return rewards
     limits = recipe.soft_max_length, recipe.soft_cache_length
     return [
-        one.plus(long_output=soft_overlong(turn.completion_tokens, *limits))
-        for one, turn in zip(rewards, scored, strict=True)
+        value.plus(long_output=soft_overlong(turn.completion_tokens, *limits))
+        for value, turn in zip(rewards, scored, strict=True)
     ]
 
 

@@ -260,12 +260,14 @@ def chain(
         scores_of: see :func:`ask`.
         every_turn: go on after the ending, so that other rules can be replayed.
     """
-    groups = AnswerNumbers(get_task(problem.task).answer_form)
+    numbers = AnswerNumbers(get_task(problem.task).answer_form)
     turns: list[Turn] = []
     end = None
     while end is None or (every_turn and len(turns) < max_turns):
         (turn,) = yield from ask(dialogue, problem, [turns], scores_of)
-        turns.append(replace(turn, answer_group=groups.number(turn.answer)))
+        if rule is not None:  # it may compare answers
+            turn = replace(turn, answer_group=numbers.number(turn.answer))
+        turns.append(turn)
         if on_turn is not None:
             on_turn(turns[-1])
         end = end or ending(rule, [turn.signals for turn in turns], max_turns)

@@ -8,9 +8,8 @@ is GRPO's; the published setting takes four (configs/methods/gspo_published.yaml
 from dataclasses import dataclass
 
 from svr_lightning.core.credit import group_advantages
-from svr_lightning.core.ranges import Count
 from svr_lightning.core.types import Sample
-from svr_lightning.recipes.base import Baseline, Group, drawn_samples, last_turn_samples
+from svr_lightning.recipes.base import Baseline, Group, last_turn_samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,19 +18,10 @@ class GRPO(Baseline):
 
     group_size: int = 24
     """G, completions per problem."""
-    optimised: Count | None = None
-    """Optimise a random choice of this many completions, with the advantages that they have among
-    all: 8 costs as much as SVR's update. None optimises all."""
-
-    @property
-    def samples_per_problem(self) -> int:
-        """Every completion, or ``optimised`` of them."""
-        return self.group_size if self.optimised is None else min(self.optimised, self.group_size)
 
     def credit(self, group: Group) -> list[Sample]:
         """Each completion with its group-relative advantage."""
-        samples = last_turn_samples(group, group_advantages(group.returns, self.scale_rewards))
-        return drawn_samples(group, samples, self.samples_per_problem)
+        return last_turn_samples(group, group_advantages(group.returns, self.scale_rewards))
 
     def evaluated_turns(self, max_turns: int) -> int:
         """One: the first response is the answer."""

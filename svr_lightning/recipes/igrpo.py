@@ -26,8 +26,8 @@ class IGRPO(Baseline):
     drafts: Count = 12
     """Drafts per problem."""
 
-    def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutGenerator]:
-        """One program, since the refinements need all drafts."""
+    def rollouts(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutGenerator]:
+        """One rollout, since the refinements need all drafts."""
         return [self._two_stages(problem, seeds)]
 
     def _two_stages(self, problem: Problem, seeds: SeedContext) -> RolloutGenerator:

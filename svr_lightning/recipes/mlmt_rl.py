@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from svr_lightning.core.prompts import feedback, guided
-from svr_lightning.core.ranges import check_fields, require_field
+from svr_lightning.core.ranges import require_field
 from svr_lightning.core.rewards import Reward
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, ScoredTurn, Turn
@@ -48,7 +48,7 @@ class MLMTRL(GRPOMT):
     """Multi-level multi-turn RL with one shared actor."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         is_odd = self.horizon % 2 == 1
         require_field(self, "horizon", is_odd, "must be odd, since even turns are feedback")
 

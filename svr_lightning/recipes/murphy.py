@@ -35,10 +35,10 @@ class Murphy(MultiTurn):
     """``chain``: G trajectories of S turns. ``tree``: the G attempts of a turn are distributed over
     the failed attempts of the previous turn; a problem without failed attempts ends there."""
 
-    def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutGenerator]:
-        """G chains, or one program that grows the tree."""
+    def rollouts(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutGenerator]:
+        """G chains, or one rollout that grows the tree."""
         if self.shape == "chain":
-            return super().programs(problem, seeds)
+            return super().rollouts(problem, seeds)
         dialogue = self.dialogue
 
         def failed(turn: Turn) -> bool:
@@ -59,16 +59,16 @@ class Murphy(MultiTurn):
         for n, open_parent in zip(nodes, parents, strict=True):
             solved.append(n.parent is not None and (open_parent is None or solved[open_parent]))
         credited = max_to_go(rewards, parents)
-        kept = [i for i in range(len(nodes)) if not solved[i]]
+        optimised = [i for i in range(len(nodes)) if not solved[i]]
         advantages = sibling_advantages(
-            [credited[i] for i in kept],
-            [(turns[i], nodes[i].parent) for i in kept],
-            [turns[i] for i in kept],
+            [credited[i] for i in optimised],
+            [(turns[i], nodes[i].parent) for i in optimised],
+            [turns[i] for i in optimised],
             self.scale_rewards,
         )
         return [
             sample_of(nodes[i].turn, group.problem, advantage)
-            for i, advantage in zip(kept, advantages, strict=True)
+            for i, advantage in zip(optimised, advantages, strict=True)
         ]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from svr_lightning.core.parsing import SelfCheckFields
+from svr_lightning.core.ranges import Count
 from svr_lightning.core.rewards import Reward, RewardWeights, ScoringRule, calibrated_rewards
 from svr_lightning.core.types import ScoredTurn
 from svr_lightning.recipes.svr import SelfChecked
@@ -21,7 +22,7 @@ class RLCR(SelfChecked):
 
     group_size: int = 24
     """G, answers per problem."""
-    horizon: int = 1
+    horizon: Count = 1
     """Turns per trajectory; the paper has one."""
     interface: SelfCheckFields = "confidence"
     """What a self-check consists of; the paper asks for a confidence alone."""

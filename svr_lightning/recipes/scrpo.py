@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Annotated
 
+from msgspec import Meta
+
 from svr_lightning.core.credit import group_advantages
 from svr_lightning.core.parsing import ANSWER_OPEN, without_spans
 from svr_lightning.core.prompts import analysis
-from svr_lightning.core.ranges import Range
 from svr_lightning.core.types import Problem, Sample, Turn
 from svr_lightning.recipes.base import Group, MultiTurn, sample_of
 from svr_lightning.recipes.dialogues import Dialogue, PlainRefinement, Prompt, draft_of
@@ -42,7 +43,7 @@ class Analysing(PlainRefinement):
 class ScRPO(MultiTurn):
     """Self-correction relative policy optimisation on chains."""
 
-    min_variance: Annotated[float, Range("[0, 0.25]")] = 0.05
+    min_variance: Annotated[float, Meta(ge=0, le=0.25)] = 0.05
     """tau: corrections are optimised where p (1 - p) is at least this, p being the share of right
     first answers; a quarter is its maximum."""
 

@@ -33,7 +33,7 @@ class SelfChecked(Recipe):
         """The prompts for a solution with a self-check, and for its refinement."""
         return SelfVerifying(self.interface)
 
-    def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutGenerator]:
+    def rollouts(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutGenerator]:
         """G chains of ``horizon`` turns that never stop early."""
         return self.chains(problem, self.horizon)
 

@@ -26,7 +26,7 @@ FreshProblems = Callable[[int, int, frozenset[str]], list[Problem]]
 Equal numbers give the same order of problems, from which the ids are left out."""
 
 Graded = list[tuple[Trajectory, list[ScoredTurn]]]
-"""The trajectories of one program with their turns' labels."""
+"""The trajectories of one rollout with their turns' labels."""
 
 
 def collect_rollout(
@@ -92,26 +92,27 @@ def collect_rollout(
 def run_rollout(
     problems: Sequence[Problem], *, recipe: Recipe, driver: Driver, decoding: Decoding
 ) -> list[Group]:
-    """Run the recipe's programs for all problems at once; grade and reward what they return."""
+    """Run the recipe's rollouts for all problems at once; grade and reward what they return."""
     jobs: list[Job] = []
     places: list[int] = []  # of each job's problem
     for place, problem in enumerate(problems):
-        for i, program in enumerate(recipe.programs(problem, driver.seeds)):
-            jobs.append(Job(problem, i, program, decoding))
+        for i, rollout in enumerate(recipe.rollouts(problem, driver.seeds)):
+            jobs.append(Job(problem, i, rollout, decoding))
             places.append(place)
     graded: dict[int, Graded] = {}
     formats = recipe.dialogue.formats
     for index, result in driver.stream(jobs, at_once=True):
         trajectories = result if isinstance(result, list) else [result]
         graded[index] = [
-            (one, score_turns(one.problem, one.turns, formats)) for one in trajectories
+            (trajectory, score_turns(trajectory.problem, trajectory.turns, formats))
+            for trajectory in trajectories
         ]
     of_problem: list[Graded] = [[] for _ in problems]
     for index, place in enumerate(places):
         of_problem[place] += graded[index]
     return [
-        _reward_group(problem, found, recipe, driver.seeds)
-        for problem, found in zip(problems, of_problem, strict=True)
+        _reward_group(problem, results, recipe, driver.seeds)
+        for problem, results in zip(problems, of_problem, strict=True)
     ]
 
 

@@ -1,8 +1,8 @@
-"""Runs many rollout programs at once on one engine.
+"""Runs many rollouts at once on one engine.
 
-A program is a generator: it yields the prompts that it wants completed and receives the
-completions. A program's next prompt is submitted as soon as its previous completions arrive, so
-no turn waits for the slowest sequence of another program and the engine's batch stays full. The
+A rollout is a generator: it yields the prompts that it wants completed and receives the
+completions. A rollout's next prompt is submitted as soon as its previous completions arrive, so
+no turn waits for the slowest sequence of another rollout and the engine's batch stays full. The
 same driver serves training, evaluation and every recipe, on engines in this process and on
 servers.
 """
@@ -15,11 +15,17 @@ from typing import Any, NamedTuple
 from svr_lightning.core.evidence import token_span
 from svr_lightning.core.parsing import OPEN_TAG, self_check_start
 from svr_lightning.core.seeds import SeedContext
-from svr_lightning.core.types import AnyCompletion, Completion, Decoding, Message, Problem
+from svr_lightning.core.types import (
+    AnyCompletion,
+    Completion,
+    Decoding,
+    FinishReason,
+    Problem,
+)
 from svr_lightning.display import Progress
 from svr_lightning.engines.base import Engine, Output, Refusal, Request, TextOutput
 from svr_lightning.errors import require
-from svr_lightning.recipes.dialogues import RolloutGenerator, limited
+from svr_lightning.recipes.dialogues import Prompt, RolloutGenerator, limited
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
 
@@ -29,11 +35,11 @@ AnyOutput = Output | TextOutput | Refusal
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A program that completes prompts about a problem."""
+    """A rollout of a problem, and how its completions are drawn."""
 
     problem: Problem
     sample: int
-    program: RolloutGenerator
+    rollout: RolloutGenerator
     decoding: Decoding
 
 
@@ -50,16 +56,16 @@ class _Running:
     index: int
     job: Job
     round: int = 0
-    prompts: list[tuple[int, ...]] = field(default_factory=list)
-    limits: list[int] = field(default_factory=list)
-    """Completion tokens of each prompt, at most."""
+    requests: list[Request] = field(default_factory=list)
+    """What it asked for in this round."""
     outputs: dict[int, AnyOutput] = field(default_factory=dict)
+    """What came of them, by their position."""
     solutions: dict[int, Output] = field(default_factory=dict)
     """What precedes the self-checks that are being decoded greedily."""
 
 
 class Driver:
-    """Runs programs on an engine.
+    """Runs rollouts on an engine.
 
     Args:
         engine: synced to the weights that are to be sampled.
@@ -96,7 +102,7 @@ class Driver:
         self._next_request = 0
 
     def run(self, jobs: Iterable[Job]) -> list[Any]:
-        """Run all jobs, all of them started at once; their programs' return values in order."""
+        """Run all jobs, all of them started at once; their rollouts' return values in order."""
         results = dict(self.stream(jobs, at_once=True))
         return [results[index] for index in sorted(results)]
 
@@ -110,7 +116,7 @@ class Driver:
                 waits for the first turn of all others.
 
         Yields:
-            A job's index and its program's return value as soon as it ends; a
+            A job's index and its rollout's return value as soon as it ends; a
             :class:`RequestError` if a server does not complete one of its prompts.
         """
         room: float = self._engine.max_batch
@@ -145,7 +151,7 @@ class Driver:
             raise
 
     def _deliver(self, output: AnyOutput) -> None:
-        """Record one completion; its program continues when it has all completions."""
+        """Record one completion; its rollout continues when it has all completions."""
         running, position = self._waiting.pop(output.id)
         if self._greedy_check and isinstance(output, Output):
             drawn = running.solutions.pop(position, None)
@@ -154,73 +160,80 @@ class Driver:
                 self._decode_check(running, position, solution)
                 return
             if drawn is not None:
-                output = _joined(drawn, output)
+                output = replace(
+                    output,
+                    token_ids=(*drawn.token_ids, *output.token_ids),
+                    logprobs=(*drawn.logprobs, *output.logprobs),
+                )
         running.outputs[position] = output
-        self._progress.completed(_generated_tokens(output))
-        if len(running.outputs) == len(running.prompts):
+        if len(running.outputs) == len(running.requests):
             self._resume(running)
 
     def _resume(self, running: _Running) -> None:
-        """Give a program its completions, if a server refused none of them."""
-        outputs = [running.outputs[position] for position in range(len(running.prompts))]
-        refusals = [output for output in outputs if isinstance(output, Refusal)]
-        if refusals:
-            running.job.program.close()
-            self._end(running, RequestError(f"turn {running.round}: {refusals[0].reason}"))
-            return
-        completions = [
-            self._completion(prompt, output)
-            for prompt, output in zip(running.prompts, outputs, strict=True)
-        ]
+        """Give a rollout its completions, if a server refused none of them."""
+        completions: list[AnyCompletion] = []
+        for position, request in enumerate(running.requests):
+            output = running.outputs[position]
+            if isinstance(output, Refusal):
+                running.job.rollout.close()
+                self._end(running, RequestError(f"turn {running.round}: {output.reason}"))
+                return
+            if isinstance(output, TextOutput):
+                completion: AnyCompletion = output.completion
+            else:
+                assert self._renderer is not None
+                completion = completion_of(self._renderer, request.prompt_ids, output)
+            self._progress.completed(completion.completion_tokens)
+            completions.append(completion)
         self._advance(running, completions)
 
     def _advance(self, running: _Running, completions: list[AnyCompletion] | None) -> None:
-        """Give a program its completions and submit its next requests, or record its end."""
-        program = running.job.program
+        """Give a rollout its completions and submit its next requests, or record its end."""
+        rollout = running.job.rollout
         try:
-            requests = next(program) if completions is None else program.send(completions)
+            prompts = next(rollout) if completions is None else rollout.send(completions)
         except StopIteration as end:
             self._end(running, end.value)
             return
         running.round += 1
         running.outputs = {}
-        prompts = [limited(one, running.job.decoding.max_completion_tokens) for one in requests]
         # Rendered before the first is submitted: one that cannot be rendered starts none.
-        running.prompts = [self._prompt_ids(prompt.messages) for prompt in prompts]
-        running.limits = [prompt.max_completion_tokens for prompt in prompts]
-        if self._renderer is not None:
-            room = [self._renderer.max_model_len - len(ids) for ids in running.prompts]
-            running.limits = list(map(min, running.limits, room))
-        for position, prompt in enumerate(prompts):
-            self._submit(running, position, prompt.messages)
+        running.requests = [
+            self._request(running, position, prompt) for position, prompt in enumerate(prompts)
+        ]
+        for request in running.requests:
+            self._engine.submit(request)
         if not prompts:  # nothing to wait for
             self._resume(running)
 
-    def _submit(self, running: _Running, position: int, messages: Sequence[Message]) -> None:
+    def _request(self, running: _Running, position: int, prompt: Prompt) -> Request:
+        """A prompt for the engine, with as many tokens as there is room for."""
         job = running.job
-        # The prompts that a program asks for together have different seeds.
+        messages, limit = limited(prompt, job.decoding.max_completion_tokens)
+        ids: tuple[int, ...] = ()
+        if self._renderer is not None:
+            ids = self._renderer.prompt_ids(messages)
+            limit = min(limit, self._renderer.max_model_len - len(ids))
+        # The prompts that a rollout asks for together have different seeds.
         purpose = f"generate {position}" if position else "generate"
         sample, turn = job.sample, running.round
-        self._engine.submit(
-            Request(
-                id=self._number(running, position),
-                messages=messages,
-                prompt_ids=running.prompts[position],
-                sampling=replace(job.decoding, max_completion_tokens=running.limits[position]),
-                seed=self.seeds.seed(job.problem.id, purpose=purpose, sample=sample, turn=turn),
-            )
+        return Request(
+            id=self._number(running, position),
+            messages=messages,
+            prompt_ids=ids,
+            sampling=replace(job.decoding, max_completion_tokens=limit),
+            seed=self.seeds.seed(job.problem.id, purpose=purpose, sample=sample, turn=turn),
         )
 
     def _decode_check(self, running: _Running, position: int, solution: Output) -> None:
         """Go on greedily behind the drawn part of a completion."""
+        drawn = running.requests[position]
+        limit = drawn.sampling.max_completion_tokens - len(solution.token_ids)
         self._engine.submit(
             Request(
                 id=self._number(running, position),
-                prompt_ids=(*running.prompts[position], *solution.token_ids),
-                sampling=Decoding(
-                    max_completion_tokens=running.limits[position] - len(solution.token_ids),
-                    temperature=0.0,
-                ),
+                prompt_ids=(*drawn.prompt_ids, *solution.token_ids),
+                sampling=Decoding(max_completion_tokens=limit, temperature=0.0),
             )
         )
 
@@ -230,7 +243,9 @@ class Driver:
         ids = output.token_ids
         characters = self._renderer.characters(ids)
         text = self._renderer.completion_text(ids)
-        start = self_check_start(text, get_task(problem.task).read(text).check)
+        truncated = output.finish_reason is FinishReason.LENGTH
+        reading = get_task(problem.task).read(text, truncated=truncated)
+        start = self_check_start(text, reading.check)
         stop = start + len(OPEN_TAG)
         if stop > len(text):
             return None
@@ -250,16 +265,6 @@ class Driver:
         self._progress.done += 1
         self._ended.append((running.index, result))
 
-    def _prompt_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        return () if self._renderer is None else self._renderer.prompt_ids(messages)
-
-    def _completion(self, prompt_ids: Sequence[int], output: AnyOutput) -> AnyCompletion:
-        if isinstance(output, TextOutput):
-            return output.completion
-        assert self._renderer is not None
-        assert isinstance(output, Output)
-        return completion_of(self._renderer, prompt_ids, output)
-
 
 def completion_of(renderer: Renderer, prompt_ids: Sequence[int], output: Output) -> Completion:
     """The tokens that an engine sampled, with their text."""
@@ -271,18 +276,3 @@ def completion_of(renderer: Renderer, prompt_ids: Sequence[int], output: Output)
         finish_reason=output.finish_reason,
         policy_version=output.version,
     )
-
-
-def _joined(solution: Output, check: Output) -> Output:
-    """The two parts of a completion as one."""
-    return replace(
-        check,
-        token_ids=(*solution.token_ids, *check.token_ids),
-        logprobs=(*solution.logprobs, *check.logprobs),
-    )
-
-
-def _generated_tokens(output: AnyOutput) -> int:
-    if isinstance(output, Output):
-        return len(output.token_ids)
-    return output.completion.completion_tokens if isinstance(output, TextOutput) else 0

@@ -22,5 +22,5 @@ def trace_agrees(text: str) -> bool | None:
         >>> trace_agrees("<think>3-1=2? 2</think> ..."), trace_agrees("<think>3+1=4? 2</think>")
         (True, False)
     """
-    found = _TRACE.match(text[:10_000])
-    return None if found is None else found["result"] == found["target"]
+    trace = _TRACE.match(text[:10_000])
+    return None if trace is None else trace["result"] == trace["target"]

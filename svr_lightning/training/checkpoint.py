@@ -69,8 +69,8 @@ class DurableCheckpointIO(TorchCheckpointIO):
         try:
             # torch writes zip archives with a checksum per tensor, and does not compare it itself.
             with ZipFile(target) as archive:
-                if found := archive.testzip():
-                    raise ValueError(f"{found} does not match its checksum")
+                if damaged := archive.testzip():
+                    raise ValueError(f"{damaged} does not match its checksum")
             # Mapped: the processes of a node share what they read, instead of a copy for each.
             return torch.load(target, map_location=map_location, weights_only=True, mmap=True)
         except Exception as error:
@@ -143,7 +143,7 @@ def remove(target: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def check(folder: Path, ranks: int | None) -> None:
+def require_complete(folder: Path, ranks: int | None) -> None:
     """Require a folder that DeepSpeed wrote; its optimizer by ``ranks`` processes, if given.
 
     Raises:
@@ -163,19 +163,19 @@ def check(folder: Path, ranks: int | None) -> None:
     )
 
 
-def check_adapters(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+def check_adapters(saved: Mapping[str, Any], present: Mapping[str, Any]) -> None:
     """Refuse adapters with other settings (no weight shows alpha) or of another base model.
 
     ``own`` are :meth:`~svr_lightning.policy.policy.Policy.adapter_facts` of the run.
     """
-    settings = own.get("lora")
+    settings = present.get("lora")
     require(
         saved.get("lora") == settings,
         f"model.policy.lora={settings}, but the checkpoint's adapters have {saved.get('lora')}; "
         "give it as it was",
     )
     require(
-        own.get("base") in (None, saved.get("base")),
+        present.get("base") in (None, saved.get("base")),
         "the checkpoint's adapters belong to a base model with other weights; give "
         "model.policy.path as it was",
     )
@@ -189,14 +189,16 @@ def without_reference(weights: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in weights.items() if "reference" not in k.split(".")}
 
 
-def check_weights(own: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+def check_weights(present: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
     """Refuse weights of another model, and a reference that is missing or unexpected.
 
     Raises:
         ConfigError: naming a weight that only one of them has, that differs in shape, or that is
             not finite.
     """
-    shapes = [{name: value.shape for name, value in weights.items()} for weights in (own, saved)]
+    shapes = [
+        {name: value.shape for name, value in weights.items()} for weights in (present, saved)
+    ]
     odd = sorted({name for name, _ in shapes[0].items() ^ shapes[1].items()})
     require(
         not odd,

@@ -7,10 +7,11 @@ one ends the run before anything is loaded.
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from msgspec import Meta
+
 from svr_lightning.core.ranges import (
     NotNegative,
     Positive,
-    Range,
     Share,
     WholeNumber,
     check_fields,
@@ -21,6 +22,8 @@ from svr_lightning.errors import require
 from svr_lightning.evaluation.config import EvaluationConfig as EvaluationConfig
 from svr_lightning.recipes.base import PLACE, Recipe
 
+Decay = Annotated[float, Meta(ge=0, lt=1)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
@@ -30,7 +33,7 @@ class OptimizerConfig:
     """Peak learning rate."""
     weight_decay: NotNegative = 0.1
     """Not applied to norms and biases."""
-    betas: Annotated[tuple[float, float], Range("[0, 1)")] = (0.9, 0.95)
+    betas: tuple[Decay, Decay] = (0.9, 0.95)
     """AdamW's moment decays."""
     gradient_clip_val: Positive | None = 2.0
     """Largest 2-norm of a step's gradient; a longer one is scaled to it. None clips nothing."""

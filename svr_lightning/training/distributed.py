@@ -171,7 +171,7 @@ class SVRDeepSpeedStrategy(DeepSpeedStrategy):
         """
         assert self.lightning_module is not None
         training = self.lightning_module.trainer.state.fn == "fit"
-        folders.check(Path(checkpoint_path), self.world_size if training else None)
+        folders.require_complete(Path(checkpoint_path), self.world_size if training else None)
         _, state = self.deepspeed_engine.load_checkpoint(
             str(checkpoint_path),
             tag=folders.TAG,
@@ -205,10 +205,10 @@ def resolve_strategy(strategy: Any) -> Any:
     """
     if strategy in ("deepspeed", "deepspeed_stage_2"):
         return SVRDeepSpeedStrategy()
-    named = isinstance(strategy, str) and strategy.startswith(("deepspeed", "fsdp"))
+    by_name = isinstance(strategy, str) and strategy.startswith(("deepspeed", "fsdp"))
     others = DeepSpeedStrategy | FSDPStrategy | ModelParallelStrategy
     require(
-        isinstance(strategy, SVRDeepSpeedStrategy) or not (named or isinstance(strategy, others)),
+        isinstance(strategy, SVRDeepSpeedStrategy) or not (by_name or isinstance(strategy, others)),
         f"trainer.strategy={strategy}: rollouts need whole weights on every process, which FSDP "
         "and ZeRO-3 shard; use deepspeed_stage_2 or SVRDeepSpeedStrategy, without offload, or ddp "
         "with model.policy.lora",

@@ -179,6 +179,6 @@ class PolicyModule(LightningModule):
 
         This is the configured one, else the policy's own, else the paper's.
         """
-        own = operating_point(self)
-        rule = own.rule if isinstance(own, Certificate) else own
+        point = operating_point(self)
+        rule = point.rule if isinstance(point, Certificate) else point
         return replace(self.evaluation, stop=self.evaluation.stop or rule or Confident())

@@ -26,8 +26,11 @@ def export_policy(pl_module: Any, root: Path) -> Path:
     if isinstance(rule, Confident):
         # Without the certificate that the folder may have had: it was for other weights.
         usual = Confident(threshold=rule.threshold)
-        own = {k: v for k, v in asdict(rule).items() if v != getattr(usual, k)}
-        details = {"max_turns": pl_module.evaluation.max_turns, **({"rule": own} if own else {})}
+        options = {k: v for k, v in asdict(rule).items() if v != getattr(usual, k)}
+        details = {
+            "max_turns": pl_module.evaluation.max_turns,
+            **({"rule": options} if options else {}),
+        }
         write_operating_point(folder, rule.threshold, details)
     if pl_module.run_config:
         write_json(folder / SETTINGS, _settings(pl_module.run_config))

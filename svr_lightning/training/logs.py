@@ -20,7 +20,7 @@ from torch import Tensor
 
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.rewards import Reward
-from svr_lightning.core.stopping import Confident, StopRule, ending
+from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.core.types import ScoredTurn, StopSignals, Verdict
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.dialogues import Dialogue
@@ -65,17 +65,17 @@ class CSVLog(Logger):
                 writer.writerow([step, key, "" if math.isnan(value) else repr(float(value))])
 
     @rank_zero_only
-    def keep(self, wanted: Callable[[int, str], bool]) -> None:
+    def keep(self, is_kept: Callable[[int, str], bool]) -> None:
         """Drop the rows whose step and key are not ``wanted``: they are logged again."""
         if not self.path.exists():
             return
         with self.path.open(newline="") as stream:
             header, *rows = list(csv.reader(stream)) or [["step", "key", "value"]]
         whole = [row for row in rows if len(row) == 3 and row[0].isdigit()]
-        kept = [row for row in whole if wanted(int(row[0]), row[1])]
+        rows_before = [row for row in whole if is_kept(int(row[0]), row[1])]
         aside = self.path.with_name(".metrics.csv.writing")
         with aside.open("w", newline="") as stream:
-            csv.writer(stream).writerows([header, *kept])
+            csv.writer(stream).writerows([header, *rows_before])
         os.replace(aside, self.path)
 
 
@@ -94,11 +94,11 @@ def gather_lists(values: Sequence[T]) -> list[T]:
 
 def combined(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Each value's mean over the rows that have it; for :data:`MAXIMA` the maximum."""
-    found: dict[str, list[float]] = {}
+    values_of: dict[str, list[float]] = {}
     for row in rows:
         for key, value in row.items():
-            found.setdefault(key, []).append(value)
-    return {key: max(of) if key in MAXIMA else fmean(of) for key, of in found.items()}
+            values_of.setdefault(key, []).append(value)
+    return {key: max(of) if key in MAXIMA else fmean(of) for key, of in values_of.items()}
 
 
 def transferred(logged: Sequence[Mapping[str, Tensor]]) -> list[dict[str, float]]:
@@ -111,19 +111,15 @@ def transferred(logged: Sequence[Mapping[str, Tensor]]) -> list[dict[str, float]
     return [{key: next(numbers) for key in row} for row in logged]
 
 
-def completion_tokens(groups: Sequence[Group]) -> int:
-    """Sampled tokens of a rollout."""
-    turns = [turn for group in groups for trajectory in group.scored for turn in trajectory]
-    return sum(turn.completion_tokens for turn in turns)
-
-
 def shows_progress(trainer: Any) -> bool:
     """Whether this process shows how far it is: ``trainer.enable_progress_bar`` decides."""
     return trainer.global_rank == 0 and getattr(trainer, "shows_progress", True)
 
 
-def rollout_stats(groups: Sequence[Group], recipe: Recipe) -> dict[str, float]:
+def rollout_stats(groups: Sequence[Group], recipe: Recipe, seconds: float) -> dict[str, float]:
     """Rewards, correctness, self-verification and lengths of one rollout, averaged over turns.
+
+    It took so many ``seconds``.
 
     Correctness is that of answers: feedback between them, as in MLMT-RL, does not count.
     """
@@ -131,6 +127,8 @@ def rollout_stats(groups: Sequence[Group], recipe: Recipe) -> dict[str, float]:
     rewards = [reward for group in groups for rewards in group.rewards for reward in rewards]
     correct = _correct_by_turn(groups, recipe.dialogue)
     stats = {
+        "time/rollout": seconds,
+        "speed/rollout": sum(turn.completion_tokens for turn in turns) / seconds,
         "train/reward/mean": fmean(chain.from_iterable(group.returns for group in groups)),
         "train/zero_std_groups": _share(group.degenerate for group in groups),
         "train/resampled_groups": _share(group.seeds.attempt > 0 for group in groups),
@@ -158,10 +156,11 @@ def _correct_by_turn(groups: Sequence[Group], dialogue: Dialogue) -> dict[int, l
 
 def _reward_terms(rewards: Sequence[Reward]) -> dict[str, float]:
     """Means of every term and subtotal; a term that a turn's reward lacks counts as 0."""
-    named = [{**reward.subtotals, **reward.terms} for reward in rewards]
-    names = dict.fromkeys(name for terms in named for name in terms)
+    terms_of_turns = [{**reward.subtotals, **reward.terms} for reward in rewards]
+    names = dict.fromkeys(name for terms in terms_of_turns for name in terms)
     return {
-        f"train/reward/{name}": fmean(terms.get(name, 0.0) for terms in named) for name in names
+        f"train/reward/{name}": fmean(terms.get(name, 0.0) for terms in terms_of_turns)
+        for name in names
     }
 
 
@@ -201,8 +200,7 @@ def _stops(rule: StopRule, turn: ScoredTurn) -> bool:
     """Whether a turn would be accepted, were it not the last one."""
     answer = None if turn.has_answer else 0
     signals = StopSignals(turn.verdict, turn.confidence, turn.truncated, answer)
-    end = ending(rule, [signals], 2)
-    return end is not None and end.accepted
+    return rule.stops([signals], 2) and rule.may_accept(signals)
 
 
 def _share(flags: Iterable[bool]) -> float:

@@ -17,7 +17,6 @@ Departs from GRPO in:
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -52,7 +51,6 @@ from svr_lightning.training.logs import (
     CSVLog,
     check_engine_gap,
     combined,
-    completion_tokens,
     gather_lists,
     nothing_to_learn,
     peak_memory,
@@ -191,9 +189,11 @@ class SVRModule(PolicyModule):
         self.actor.start_watching()
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """Remember what a checkpoint of an interrupted run holds of the loop."""
-        loop = self.trainer.fit_loop
-        loop.resumable = loop.state_dict()  # type: ignore[attr-defined]
+        """Remember what a checkpoint holds if the run is interrupted; end it if a signal came."""
+        trainer: Any = self.trainer
+        trainer.fit_loop.resumable = trainer.fit_loop.state_dict()
+        if trainer.interrupt_waits:  # before a validation that is due
+            raise KeyboardInterrupt(trainer.interrupt_waits)
 
     # --- one rollout ----------------------------------------------------------------------------
 
@@ -231,9 +231,8 @@ class SVRModule(PolicyModule):
             )
 
         # 3. Measure it, and wait for the other processes.
-        stats = rollout_stats(groups, self.recipe)
         seconds = time.perf_counter() - started
-        stats |= {"time/rollout": seconds, "speed/rollout": completion_tokens(groups) / seconds}
+        stats = rollout_stats(groups, self.recipe, seconds)
         if sync_seconds is not None:
             stats["time/sync"] = sync_seconds
         if self.trainer.world_size > 1:
@@ -241,22 +240,7 @@ class SVRModule(PolicyModule):
             stats["time/wait"] = time.perf_counter() - started - seconds
 
         # 4. Split its sequences into micro-batches.
-        def trainer_logprobs(batch: TrainBatch) -> TrainBatch:
-            # The engine's own are unsuitable: their rounding can exceed the clip range.
-            with self.trainer.precision_plugin.train_step_context():
-                logprobs = self.actor.logprobs(batch.to(self.device), self.sampling.temperature)
-            return replace(batch, trainer_logprobs=logprobs.to(batch.engine_logprobs.device))
-
-        steps = optimizer_steps(
-            groups,
-            self.recipe,
-            renderer,
-            problems_per_step=self.data.problems_per_step // self.trainer.world_size,
-            micro_batch_size=self.micro_batch_size,
-            updates=self.updates_per_rollout,
-            version=step,
-            trainer_logprobs=trainer_logprobs,
-        )
+        steps = optimizer_steps(self, groups, step)
         return Rollout(groups=groups, steps=steps, stats=stats)
 
     # --- its optimizer steps --------------------------------------------------------------------

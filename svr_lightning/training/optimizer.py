@@ -68,19 +68,19 @@ def clip_gradients(optimizer: Any, limit: float | None) -> float:
 
 
 def clip_and_step(
-    strategy: Any, optimizer: Any, limit: float | None, check: Callable[[float], None]
+    strategy: Any, optimizer: Any, limit: float | None, require_finite: Callable[[float], None]
 ) -> float:
     """Clip the gradients and take an optimizer step; returns the norm before clipping.
 
-    ``check`` raises for a norm that is not finite, before any weight changes.
+    ``require_finite`` raises for a norm that is not finite, before any weight changes.
     """
     if isinstance(strategy, SVRDeepSpeedStrategy):
         optimizer.step()  # which clips, and leaves out an update that is not finite
         norm = strategy.gradient_norm()
-        check(norm)
+        require_finite(norm)
     else:
         norm = clip_gradients(optimizer, limit)
-        check(norm)
+        require_finite(norm)
         optimizer.step()
     return norm
 

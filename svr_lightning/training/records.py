@@ -72,26 +72,28 @@ def operating_point(module: "PolicyModule") -> Confident | Certificate | None:
 
 def report_operating_point(module: "PolicyModule", stage: str) -> None:
     """Log that the policy's own rule is used, and what voids its guarantee."""
-    own = operating_point(module)
+    certificate = operating_point(module)
     folder = module.policy_config.path
-    if module.evaluation.stop is not None or own is None:
+    if module.evaluation.stop is not None or certificate is None:
         return
     file = Path(folder) / OPERATING_POINT
     rule = module.applied_evaluation.full_rule
     text = f"stops at {rule}, the operating point of {file}"
     if not module.evaluation.adaptive:
         text = f"records every turn; replays stop at {rule}, the operating point of {file}"
-    promises = own.promises if isinstance(own, Certificate) else ()
+    promises = certificate.promises if isinstance(certificate, Certificate) else ()
     rank_zero_info("; ".join([text, *promises]))
-    if not isinstance(own, Certificate):
+    if not isinstance(certificate, Certificate):
         return
     protocol = module.applied_evaluation.resolve(module.recipe)
     settings = {
         "model": {"evaluation": asdict(module.evaluation), "policy": asdict(module.policy_config)},
         "data": {part: [*map(asdict, module.data.sources[part])] for part in ("val", "test")},
     }
-    departures = own.departures(protocol.rule, protocol.max_turns, certified_settings(settings))
-    if not own.is_for(folder):  # hashes whole files
+    departures = certificate.departures(
+        protocol.rule, protocol.max_turns, certified_settings(settings)
+    )
+    if not certificate.is_for(folder):  # hashes whole files
         departures.append("other weights than it was written for")
     if departures:
         rank_zero_warn(f"{file} promises nothing for {', '.join(departures)}")
@@ -103,7 +105,7 @@ def report_operating_point(module: "PolicyModule", stage: str) -> None:
             for row in rows:
                 name = f"{source.name}/{row.id}"
                 names[name] = (name, row.question)
-    if note := own.calibration_note(names):
+    if note := certificate.calibration_note(names):
         rank_zero_warn(f"{file}: {note}; its promises say nothing of these")
 
 

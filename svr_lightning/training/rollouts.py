@@ -3,18 +3,23 @@
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from lightning.pytorch.utilities import rank_zero_info
 
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import Problem
 from svr_lightning.display import plain
-from svr_lightning.recipes.base import Group, Recipe
+from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.dialogues import Dialogue
+from svr_lightning.rollout.collect import FreshProblems
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.update import TrainBatch, dummy_sample, micro_batches, samples_of
+
+if TYPE_CHECKING:
+    from svr_lightning.training.module import SVRModule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,94 +58,58 @@ def warn_of_cut_prompts(
         )
 
 
-def fresh_problems(
-    data: SVRDataModule,
-    run_seed: int,
-    step: int,
-    *,
-    draw: int,
-    count: int,
-    batch_ids: frozenset[str],
-    exclude: frozenset[str],
-) -> list[Problem]:
-    """Training problems for one process in place of degenerate ones.
-
-    The draw is equal on all processes, and each takes its stride of it: no two of them get the same
-    problem.
-
-    Args:
-        data: the problems, and this process's place among all.
-        run_seed: of the run.
-        step: optimizer steps before this rollout.
-        draw: number of the draw within the rollout.
-        count: how many.
-        batch_ids: problems of all processes' batches, which are not drawn.
-        exclude: problems that this process had already.
-    """
-    seed = derive_seed(run_seed, step=step, problem_id="", attempt=draw, purpose="resample")
-    rank, ranks = data.shard
-    drawn = data.fresh_problems(seed, (count + len(exclude)) * ranks, batch_ids)
-    mine = [problem for problem in drawn[rank::ranks] if problem.id not in exclude]
-    return mine[:count]
-
-
 def fresh_source(
     data: SVRDataModule,
     run_seed: int,
     step: int,
     batch_ids: frozenset[str],
     warn: Callable[[Sequence[Problem]], None],
-) -> Callable[[int, int, frozenset[str]], list[Problem]]:
-    """:func:`fresh_problems` of one rollout, each draw shown to ``warn``.
+) -> FreshProblems:
+    """What draws training problems for one process in place of degenerate ones.
 
-    ``batch_ids`` are the problems of all processes where single ones are replaced (``top_up``);
-    whole batches are drawn from all problems.
+    A draw is equal on all processes, and each takes its stride of it: no two of them get the same
+    problem.
+
+    Args:
+        data: the problems, and this process's place among all.
+        run_seed: of the run.
+        step: optimizer steps before this rollout.
+        batch_ids: problems that are not drawn: those of all processes where single ones are
+            replaced (``top_up``); none where whole batches are drawn.
+        warn: is shown each draw.
     """
+    rank, ranks = data.shard
 
     def fresh(draw: int, count: int, exclude: frozenset[str]) -> list[Problem]:
-        drawn = fresh_problems(
-            data,
-            run_seed,
-            step,
-            draw=draw,
-            count=count,
-            batch_ids=batch_ids,
-            exclude=exclude,
-        )
-        warn(drawn)
-        return drawn
+        seed = derive_seed(run_seed, step=step, problem_id="", attempt=draw, purpose="resample")
+        drawn = data.fresh_problems(seed, (count + len(exclude)) * ranks, batch_ids)
+        mine = [problem for problem in drawn[rank::ranks] if problem.id not in exclude][:count]
+        warn(mine)
+        return mine
 
     return fresh
 
 
 def optimizer_steps(
-    groups: Sequence[Group],
-    recipe: Recipe,
-    renderer: Renderer,
-    *,
-    problems_per_step: int,
-    micro_batch_size: int,
-    updates: int,
-    version: int,
-    trainer_logprobs: Callable[[TrainBatch], TrainBatch],
+    module: "SVRModule", groups: Sequence[Group], version: int
 ) -> list[list[TrainBatch]]:
     """The micro-batches of the optimizer steps that share a rollout.
 
+    Where there are several steps, ratios start from the trainer's log-probabilities; of a single
+    one they are the loss's own.
+
     Args:
+        module: the training.
         groups: of this process.
-        recipe: how many sequences a problem is worth.
-        renderer: says which tokens are in the loss.
-        problems_per_step: of one optimizer step, on this process.
-        micro_batch_size: sequences of a micro-batch, on average.
-        updates: optimizer steps of the rollout.
         version: optimizer steps of the weights that sampled.
-        trainer_logprobs: adds the trainer's log-probabilities, from which ratios start where there
-            are several updates. With one update they are the loss's own.
     """
-    sequences = problems_per_step * recipe.samples_per_problem
-    accumulate = math.ceil(sequences / micro_batch_size)
+    renderer = module.actor.renderer
+    updates = module.updates_per_rollout
+    problems = module.data.problems_per_step // module.trainer.world_size
+    sequences = problems * module.recipe.samples_per_problem
+    accumulate = math.ceil(sequences / module.micro_batch_size)
     batches = micro_batches(
-        samples_of(groups, recipe.samples_per_problem),
+        samples_of(groups, module.recipe.samples_per_problem),
         accumulate=accumulate,
         updates=updates,
         version=version,
@@ -149,5 +118,12 @@ def optimizer_steps(
         dummy_sample=dummy_sample(groups),
     )
     if updates > 1:
-        batches = [trainer_logprobs(batch) for batch in batches]
+        batches = [_with_trainer_logprobs(module, batch) for batch in batches]
     return [batches[i : i + accumulate] for i in range(0, len(batches), accumulate)]
+
+
+def _with_trainer_logprobs(module: "SVRModule", batch: TrainBatch) -> TrainBatch:
+    # The engine's own are unsuitable: their rounding can exceed the clip range.
+    with module.trainer.precision_plugin.train_step_context():
+        logprobs = module.actor.logprobs(batch.to(module.device), module.sampling.temperature)
+    return replace(batch, trainer_logprobs=logprobs.to(batch.engine_logprobs.device))

@@ -78,8 +78,8 @@ class DataSource:
     def __post_init__(self) -> None:
         check_fields(self)
         is_name = bool(_NAME.fullmatch(self.name))
-        wanted = "must be made of letters, digits, '_', '.' and '-'"
-        require_field(self, "name", is_name, wanted)
+        requirement = "must be made of letters, digits, '_', '.' and '-'"
+        require_field(self, "name", is_name, requirement)
 
     @property
     def label(self) -> str:
@@ -100,10 +100,11 @@ def load_problems(source: DataSource, on_bad_row: OnBadRow = "error") -> list[Pr
     except (OSError, ValueError) as error:
         raise ConfigError(f"{source.label}: {error}") from error
     require(bool(rows), f"{source.label}: there are no rows in it")
-    read = {name for column in task.columns for name in column.names} | {"cluster"}
-    for name in source.columns or () if task.columns else ():
-        hint = did_you_mean(name, read)
-        require(name in read, f"{source.label}: columns: {task.name} reads no {name!r}{hint}")
+    read = {name for names in task.columns for name in names} | {"cluster"}
+    if task.columns:
+        for name in source.columns or ():
+            hint = did_you_mean(name, read)
+            require(name in read, f"{source.label}: columns: {task.name} reads no {name!r}{hint}")
     problems, bad, repeated = [], [], []
     places: dict[str, str] = {}
     for number, where, row in rows:
@@ -123,17 +124,17 @@ def load_problems(source: DataSource, on_bad_row: OnBadRow = "error") -> list[Pr
     )
     if bad:
         shown = join_first(bad, 5, "; ")
-        found = f"{source.label}: {len(bad)} of {len(rows)} rows cannot be used: {shown}"
+        fault = f"{source.label}: {len(bad)} of {len(rows)} rows cannot be used: {shown}"
         require(
             bool(problems),
-            f"{found}. No row is left: check the task, and name the columns of its fields, as in "
+            f"{fault}. No row is left: check the task, and name the columns of its fields, as in "
             "columns: {question: COLUMN, answer: COLUMN}",
         )
         require(
             on_bad_row == "skip",
-            f"{found}. Mend them, or leave them out with data.on_bad_row: skip",
+            f"{fault}. Mend them, or leave them out with data.on_bad_row: skip",
         )
-        rank_zero_only(log.warning)(f"{found}. They are left out (data.on_bad_row: skip)")
+        rank_zero_only(log.warning)(f"{fault}. They are left out (data.on_bad_row: skip)")
     if unread := unread_references(problems):
         shown = join_first([repr(one_line(reference)) for reference in unread], 3, ", ")
         rank_zero_only(log.warning)(
@@ -227,16 +228,16 @@ def _renamed(row: Mapping[str, Any], columns: Mapping[str, str], task: Task) -> 
 
     Other names that the task knows for a mapped column are left out: it might read them first.
     """
-    for wanted, name in columns.items():
+    for expected, name in columns.items():
         if name not in row:
             raise ValueError(
-                f"missing column {name!r}, which columns.{wanted} names; the row has "
+                f"missing column {name!r}, which columns.{expected} names; the row has "
                 f"{sorted(map(str, row))}"
             )
-    names = [column.names for column in task.columns if not columns.keys().isdisjoint(column.names)]
-    hidden = {name for its in names for name in its}
-    kept = {name: cell for name, cell in row.items() if name not in hidden}
-    return {**kept, **{wanted: row[name] for wanted, name in columns.items()}}
+    mapped = [names for names in task.columns if not columns.keys().isdisjoint(names)]
+    hidden = {name for names in mapped for name in names}
+    other_cells = {name: cell for name, cell in row.items() if name not in hidden}
+    return {**other_cells, **{expected: row[name] for expected, name in columns.items()}}
 
 
 def _table(source: DataSource, local: Path) -> Any:

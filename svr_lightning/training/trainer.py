@@ -49,8 +49,6 @@ class RolloutFetcher(_DataFetcher):
         self._batches_read = 0
 
     def __next__(self) -> tuple[Any, int, int]:
-        if self._trainer.interrupt_waits:
-            raise KeyboardInterrupt(self._trainer.interrupt_waits)
         if self.length is not None and self.fetched >= self.length:
             self.done = True
             raise StopIteration
@@ -331,6 +329,11 @@ class SVRTrainer(Trainer):
             model.engine is None or model.engine.reads_tokens,
             f"model.engine={type(model.engine).__name__} is a server with weights of its own, "
             "which nothing here can train; leave it out",
+        )
+        require(
+            self.limit_train_batches == 1.0 and not isinstance(self.limit_train_batches, int),
+            "svr warmstart has no trial of some batches: leave out trainer.fast_dev_run and "
+            "trainer.limit_train_batches, and set data.train.limit and start.passes",
         )
         self.strategy.connect(model)
         model.trainer = self

@@ -8,7 +8,6 @@ from svr_lightning.core.parsing import (
     CLOSE_TAG,
     CONFIDENCE_PRIOR,
     OPEN_TAG,
-    first_span,
     parse_self_check,
     self_check_format_score,
     without_spans,
@@ -242,7 +241,6 @@ def test_the_format_score_pays_for_the_exact_serialization_only(text, score):
 
 def test_spans_are_found_and_removed_in_order():
     text = "a" + block("1") + "b" + block("2\n") + "c<self_check>d"
-    assert first_span(text, OPEN_TAG, CLOSE_TAG) == "1"
     assert without_spans(text, OPEN_TAG, CLOSE_TAG) == "abc<self_check>d"
 
 

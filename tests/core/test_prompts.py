@@ -197,8 +197,8 @@ PROMPTS = {
 }
 
 
-def asked_by(program, task, checked):
-    """The prompt of each turn, which is one prompt however often a program asks it."""
+def asked_by(rollout, task, checked):
+    """The prompt of each turn, which is one prompt however often a rollout asks it."""
     found = []
     texts = [text + check * checked for text, check in zip(WRITTEN[task], CHECKS, strict=True)]
 
@@ -207,7 +207,7 @@ def asked_by(program, task, checked):
         assert found[turn] == rendered(messages_of(request))
         return completion(texts[turn % len(texts)], truncated=turn == CUT_OFF)
 
-    answered(program, write)
+    answered(rollout, write)
     return found
 
 
@@ -220,17 +220,17 @@ def test_training_and_evaluation_ask_what_the_golden_of_their_recipe_says(name):
     recipe = RECIPES[name][0]
     file, training, evaluation = PROMPTS[name]
     expected, checked = golden(f"countdown-{file}"), file.startswith("svr")
-    for program in recipe.programs(ten()):
-        assert asked_by(program, "countdown", checked) == expected[:training]
+    for rollout in recipe.rollouts(ten()):
+        assert asked_by(rollout, "countdown", checked) == expected[:training]
     alone = chain(recipe.dialogue, ten(), 0, recipe.evaluated_turns(4))
     assert asked_by(alone, "countdown", checked) == expected[:evaluation]
 
 
 @pytest.mark.parametrize("name", ["mlmt_rl", "scrpo"])
 def test_prompts_follow_the_style_of_their_task(name):
-    programs = RECIPES[name][0].programs(exam(["10", "42", "42"])[2])
+    rollouts = RECIPES[name][0].rollouts(exam(["10", "42", "42"])[2])
     expected = golden(f"math-{name}")
-    assert [asked_by(one, "math", checked=False) for one in programs] == [expected] * 8
+    assert [asked_by(one, "math", checked=False) for one in rollouts] == [expected] * 8
 
 
 # --- later turns --------------------------------------------------------------------------------

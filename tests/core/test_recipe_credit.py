@@ -69,17 +69,6 @@ def test_the_long_output_safeguard_is_a_term_of_each_turn_and_off_by_default():
     assert group.returns == (-1.75, -0.75)  # beyond soft_max_length it goes on falling
 
 
-def test_optimising_some_completions_keeps_their_advantages_among_all():
-    recipe = GRPO(group_size=8, optimised=3, reward_kind="binary")
-    written = [(RIGHT if i < 2 else WRONG).replace("xx", str(i)) for i in range(8)]
-    _, some = credited(recipe, lambda program, *_: written[program])
-    # 1, 1 and six 0: mean 1/4, squared deviations 2 * 9/16 + 6 * 1/16 = 3/2, over 7.
-    std = sqrt(3 / 14) + EPS
-    among_all = {text: (0.75 if i < 2 else -0.25) / std for i, text in enumerate(written)}
-    assert (recipe.samples_per_problem, len(set(texts(some)))) == (3, 3)
-    assert advantages(some) == pytest.approx([among_all[text] for text in texts(some)])
-
-
 # --- several turns ----------------------------------------------------------------------------
 
 

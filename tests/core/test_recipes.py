@@ -70,10 +70,10 @@ def test_each_policy_is_evaluated_for_its_own_number_of_turns(name):
     assert (applied is not None) == name.startswith(("svr", "rlcr"))
     problem = ten()
     seen = []
-    program = chain(
+    rollout = chain(
         recipe.dialogue, problem, 0, max_turns, None, lambda turn: seen.append(turn.index)
     )
-    trajectory = answered(program, lambda *_: completion(WRONG))
+    trajectory = answered(rollout, lambda *_: completion(WRONG))
     assert [turn.index for turn in trajectory.turns] == seen == list(range(1, turns + 1))
 
 
@@ -83,15 +83,15 @@ def test_a_policy_of_one_field_is_stopped_by_that_field():
     alone = Confident(needs_correct=False)
     assert SVR(interface="confidence").dialogue.applied_rule(Confident()) == alone
     sure = completion(f"{RIGHT}<self_check>CONFIDENCE: 0.9 </self_check>")
-    program = chain(SVR(interface="confidence").dialogue, ten(), 0, 10, alone)
-    assert len(answered(program, lambda *_: sure).turns) == 1
+    rollout = chain(SVR(interface="confidence").dialogue, ten(), 0, 10, alone)
+    assert len(answered(rollout, lambda *_: sure).turns) == 1
 
 
 def test_a_method_that_needs_labels_refuses_a_question_without_reference():
     question = replace(ten(), reference="")
-    program = chain(Oracle().dialogue, question, 0, 10)
+    rollout = chain(Oracle().dialogue, question, 0, 10)
     with pytest.raises(ConfigError, match=r"method needs reference answers .* 'p' has none"):
-        answered(program, lambda *_: completion(WRONG))
+        answered(rollout, lambda *_: completion(WRONG))
 
 
 # --- the interfaces of the ablations ----------------------------------------------------------
@@ -163,20 +163,20 @@ def test_the_scale_of_advantages_is_an_option(name):
     [
         (SVR, {"horizon": 0}, "horizon=0 must be at least 1"),
         (SVR, {"length_scale": 0}, "length_scale=0 must be at least 1"),
-        (SVR, {"group_size": 1}, "group_size=1 must be at least 2 trajectories per group"),
+        (SVR, {"group_size": 1}, "group_size=1 needs at least 2 trajectories per group"),
         (LossSpec, {"beta": -0.08}, "beta=-0.08 must be at least 0"),
         (LossSpec, {"clip_eps": 0.0}, "clip_eps=0.0 must be above 0"),
         (LossSpec, {"clip_eps_high": -1.0}, "clip_eps_high=-1.0 must be above 0"),
         (LossSpec, {"ratio": "tokens"}, "ratio='tokens' must be one of token, sequence"),
-        (RewardWeights, {"alpha": 3.0}, "alpha=3.0 must lie in [0, 1]"),
+        (RewardWeights, {"alpha": 3.0}, "alpha=3.0 must be at most 1"),
         (GRPO, {"soft_cache_length": 0}, "soft_cache_length=0 must be at least 1"),
-        (GRPO, {"group_size": 1}, "group_size=1 must be at least 2 trajectories per group"),
-        (GRPO, {"optimised": 0}, "optimised=0 must be at least 1"),
+        (GRPO, {"group_size": 1}, "group_size=1 needs at least 2 trajectories per group"),
+        (SVRPlus, {"optimised": 0}, "optimised=0 must be at least 1"),
         (IGRPO, {"drafts": 0}, "drafts=0 must be at least 1"),
         (MLMTRL, {"horizon": 4}, "horizon=4 must be odd"),
         (Oracle, {"horizon": -2}, "horizon=-2 must be at least 1"),
-        (ScRPO, {"min_variance": 0.3}, "min_variance=0.3 must lie in [0, 0.25]"),
-        (ScRPO, {"min_variance": float("nan")}, "min_variance=nan must lie in [0, 0.25]"),
+        (ScRPO, {"min_variance": 0.3}, "min_variance=0.3 must be at most 0.25"),
+        (ScRPO, {"min_variance": float("nan")}, "min_variance=nan must be at least 0"),
     ],
 )
 def test_a_recipe_with_an_option_out_of_range_cannot_be_made(recipe, options, message):
@@ -203,7 +203,7 @@ def test_every_recipe_takes_a_reward_of_ones_own(name):
     assert {tuple(reward.terms) for reward in rewards} == {("correct", "long")}
     assert (max(group.returns), min(group.returns)) == pytest.approx((1.4, 0.4))
     assert any(advantages(recipe.credit(group)))
-    stats = rollout_stats([group], recipe)
+    stats = rollout_stats([group], recipe, 1.0)
     assert stats["train/reward/long"] == pytest.approx(0.4)
     assert {key for key in stats if key.startswith("train/reward/")} == {
         f"train/reward/{term}" for term in ("mean", "correct", "long")
@@ -244,7 +244,7 @@ def test_a_reward_that_is_none_is_refused_in_one_line(returned, message):
 def test_feedback_between_answers_does_not_count_as_a_wrong_answer():
     """Of MLMT-RL's three turns the second is the tutor's."""
     recipe, group = two("mlmt_rl")
-    stats = rollout_stats([group], recipe)
+    stats = rollout_stats([group], recipe, 1.0)
     # Both first answers are wrong, one of the two last ones is right.
     assert stats["train/accuracy"] == 1 / 4
     assert stats["train/turn1/accuracy"] == 0
@@ -262,5 +262,5 @@ def test_a_method_without_a_self_check_has_none_and_logs_none():
     assert {turn.check for t in group.trajectories for turn in t.turns} == {None}
     turns = [turn for turns in group.scored for turn in turns]
     assert {(t.verdict, t.confidence, t.self_check_format) for t in turns} == {(None, None, 0.0)}
-    logged = " ".join(rollout_stats([group], recipe))
+    logged = " ".join(rollout_stats([group], recipe, 1.0))
     assert not any(word in logged for word in ("brier", "verdict", "confiden", "self_check"))

@@ -368,10 +368,10 @@ def test_what_is_no_rule_is_refused(evaluation):
             lambda: Confident(score="answer_logprob"),
             "threshold=0.85 of answer_logprob must be a mean log-probability, at most 0",
         ),
-        (lambda: Majority(certainty=0.4), "certainty=0.4 must lie in [0.5, 1]"),
+        (lambda: Majority(certainty=0.4), "certainty=0.4 must be at least 0.5"),
         (lambda: FixedTurns(turns=0), "turns=0 must be at least 1"),
         (lambda: RepeatedAnswer(times=1), "times=1 must be at least 2"),
-        (lambda: Posterior(threshold=1.0), "threshold=1.0 must lie in (0, 1)"),
+        (lambda: Posterior(threshold=1.0), "threshold=1.0 must be below 1"),
     ],
 )
 def test_a_rule_with_an_option_out_of_range_cannot_be_made(rule, message):

@@ -101,6 +101,8 @@ def test_an_interrupted_run_saves_a_checkpoint_and_resumes_with_the_same_end(
         run(tmp_path, place)
     hint = f"interrupted after optimizer step {saved}; the same command with --ckpt_path last"
     assert hint in caplog.text
+    if place[0].startswith("update"):  # a validation is due, and waits for the resumed run
+        assert not (tmp_path / "eval").exists()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     resumed = run(tmp_path, resume=tmp_path / "checkpoints" / "last.ckpt")
     folder, uncut = whole

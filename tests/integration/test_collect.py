@@ -121,7 +121,7 @@ def rolled(*scripts, problems=("p",)):
 
 def test_what_is_logged_of_a_rollout_is_worked_out_by_hand():
     groups = rolled([WRONG + SURE, RIGHT + SURE], [WRONG + SURE, WRONG])
-    stats = rollout_stats(groups, SVR())
+    stats = rollout_stats(groups, SVR(), 1.0)
     assert stats["train/reward/mean"] == pytest.approx((1.42 + 0.125) / 2)
     assert stats["train/accuracy"] == 1 / 4
     assert stats["train/generations"] == 4
@@ -146,8 +146,8 @@ def test_a_truncated_turn_would_not_stop_however_sure_it_is():
     first, second = group.scored
     cut = replace(group, scored=((replace(first[0], truncated=True), first[1]), second))
     # Three of four turns say CORRECT at 0.9; one of these is cut off.
-    assert rollout_stats([cut], SVR())["train/would_stop"] == 2 / 4
-    assert rollout_stats([group], SVR())["train/would_stop"] == 3 / 4
+    assert rollout_stats([cut], SVR(), 1.0)["train/would_stop"] == 2 / 4
+    assert rollout_stats([group], SVR(), 1.0)["train/would_stop"] == 3 / 4
 
 
 def test_replacing_problems_needs_a_source_of_fresh_ones():

@@ -140,9 +140,9 @@ def test_a_fault_in_code_that_is_named_is_said_with_its_line(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("recipe.group_size=1", "recipe.init_args.group_size=1 must be at least 2 trajectories"),
+        ("recipe.group_size=1", "recipe.init_args.group_size=1 needs at least 2 trajectories"),
         ("recipe.loss.beta=.nan", "recipe.init_args.loss.beta=nan must be at least 0"),
-        ("optimizer.betas=[0.9,1]", "optimizer.betas=(0.9, 1.0) must lie in [0, 1)"),
+        ("optimizer.betas=[0.9,1]", "optimizer.betas=(0.9, 1.0) must be below 1"),
         ("micro_batch_size=0", "micro_batch_size=0 must be at least 1"),
         (
             "evaluation.stop=Confident --model.evaluation.stop.threshold=7",

@@ -12,7 +12,7 @@ import torch
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.data import SVRDataModule, TrainingOrder
-from svr_lightning.training.rollouts import fresh_problems
+from svr_lightning.training.rollouts import fresh_source
 from svr_lightning.training.sources import DataSource
 
 FILE = Path(mkdtemp()) / "rows.jsonl"
@@ -116,15 +116,7 @@ def test_a_fresh_draw_depends_on_its_arguments_alone():
 def test_processes_share_a_fresh_draw_and_none_gets_the_problems_of_another():
     batch = frozenset({"made/3", "made/4"})
     shares = [
-        fresh_problems(
-            module(rank=rank, ranks=2),
-            5,
-            0,
-            draw=1,
-            count=3,
-            batch_ids=batch,
-            exclude=frozenset(),
-        )
+        fresh_source(module(rank=rank, ranks=2), 5, 0, batch, list)(1, 3, frozenset())
         for rank in range(2)
     ]
     ids = [problem.id for share in shares for problem in share]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from svr_lightning.core.types import Decoding, FinishReason
+from svr_lightning.core.types import Decoding, FinishReason, Problem
 from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
@@ -14,6 +14,7 @@ from svr_lightning.policy.policy import Policy, stop_token_ids
 from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.rollout.driver import Driver, Job
 from svr_lightning.training.sources import DataSource, load_problems
+from tests.scripted_engine import ScriptedEngine
 
 POLICY = PolicyConfig(max_prompt_tokens=512, max_model_len=1024)
 PROBLEMS = load_problems(
@@ -73,6 +74,23 @@ def test_the_limit_counts_both_parts(policy):
         assert completion.truncated == (
             completion.token_ids[-1] not in stop_token_ids(policy.model, policy.renderer.tokenizer)
         )
+
+
+def test_a_completion_that_was_cut_off_while_it_thought_again_stays_cut_off(policy):
+    """Its unclosed reasoning is part of it: the self-check of an earlier answer does not end it."""
+    written = (
+        f"<answer>\\boxed{{5}}</answer>{TAG}VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>"
+        f"<think><answer>\\boxed{{6}}</answer>{TAG}VERDICT: CORRECT"
+    )
+    ids = policy.renderer.tokenizer.encode(written, add_special_tokens=False)
+    engine = ScriptedEngine(lambda request: ids)
+    driver = Driver(engine, policy.renderer, run_seed=0, greedy_check=True)
+    problem = Problem(id="p", task="gsm8k", question="?", reference="6")
+    decoding = Decoding(max_completion_tokens=len(ids) - 1)
+    job = Job(problem, 0, chain(SelfVerifying(), problem, 0, 1), decoding)
+    (trajectory,) = driver.run([job])
+    assert len(engine.requests) == 1
+    assert trajectory.turns[0].completion.truncated
 
 
 def test_the_next_prompt_shows_the_greedy_check(policy):

@@ -32,7 +32,7 @@ def test_it_begins_as_the_base_model_and_acts_as_its_merged_weights(kind):
     base = MODELS[kind]()
     scores = base(IDS).logits
     new = MODELS[kind]()
-    lora.attach(new, r=4, alpha=8, target_modules="all-linear", seed=1, base="tiny")
+    lora.attach(new, LoRAConfig(r=4, alpha=8), seed=1, base="tiny")
     assert torch.equal(new(IDS).logits, scores)
     adapted = with_adapter(base)
     merged = MODELS[kind](seed=9)

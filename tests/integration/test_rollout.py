@@ -26,9 +26,9 @@ def muse(request):
 
 def jobs(problems, recipe):
     return [
-        Job(problem=problem, sample=i, program=program, decoding=DECODING)
+        Job(problem=problem, sample=i, rollout=rollout, decoding=DECODING)
         for problem in problems
-        for i, program in enumerate(recipe.programs(problem))
+        for i, rollout in enumerate(recipe.rollouts(problem))
     ]
 
 

@@ -98,9 +98,9 @@ def roll_out(
     decoding = Decoding(max_completion_tokens=LONGEST, temperature=0.9)
     recipe = SVR(group_size=GROUP, horizon=TURNS)
     jobs = [
-        Job(problem=problem, sample=index, program=program, decoding=decoding)
+        Job(problem=problem, sample=index, rollout=rollout, decoding=decoding)
         for problem in problems
-        for index, program in enumerate(recipe.programs(problem))
+        for index, rollout in enumerate(recipe.rollouts(problem))
     ]
     started = time.perf_counter()
     trajectories = Driver(counted, renderer, run_seed=42).run(jobs)
