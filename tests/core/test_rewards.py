@@ -4,6 +4,7 @@ from dataclasses import asdict, replace
 from functools import partial
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,10 +14,12 @@ from svr_lightning.core.rewards import (
     TurnReward,
     baseline_rewards,
     calibrated_rewards,
+    calibration_rewards,
     confidence_score,
     sections,
     trajectory_return,
     turn_rewards,
+    verification_rewards,
 )
 from svr_lightning.core.types import ScoredTurn, Verdict
 from svr_lightning.recipes.rlcr import RLCR
@@ -355,3 +358,28 @@ def test_the_proper_reward_pays_for_correct_above_ten_thirteenths():
     # (lambda_over + lambda_detect) / (lambda_over + lambda_detect + lambda_ready) = 1 / 1.3 = .769
     for p, better in [(0.76, I), (0.78, C)]:
         assert max(Verdict, key=lambda v, p=p: expected_reward(PROPER, p, v, p)) == better
+
+
+# --- for other trainers --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("proper", [False, True])
+@pytest.mark.parametrize("confidence", [0.0, 0.35, 1.0])
+def test_the_plain_verification_reward_is_that_of_a_complete_turn(confidence, proper):
+    turns = [replace(y, verdict=v, confidence=confidence) for v in Verdict for y in (RIGHT, WRONG)]
+    expected = [turn_rewards([turn], proper=proper)[0].verify for turn in turns]
+    verdicts = [turn.verdict for turn in turns]
+    labels = [turn.correct for turn in turns]
+    stated = [confidence] * len(turns)
+    assert verification_rewards(verdicts, stated, labels, proper=proper) == expected
+    words = [str(verdict) for verdict in verdicts]
+    tensors = (torch.tensor(stated, dtype=torch.float64), torch.tensor(labels))
+    assert verification_rewards(words, *tensors, proper=proper) == expected
+
+
+def test_what_cannot_be_read_earns_nothing_and_a_tensor_is_read_like_a_list():
+    assert calibration_rewards([None, 0.5], [True, True]) == [0.0, 0.75]
+    assert calibration_rewards(torch.tensor([1.0, 0.5]), torch.tensor([0, 1])) == [0.0, 0.75]
+    assert verification_rewards(["CORRECT", None], [None, 0.9], [True, True]) == [0.0, 0.0]
+    with pytest.raises(ValueError, match="MAYBE"):
+        verification_rewards(["MAYBE"], [0.9], [True])

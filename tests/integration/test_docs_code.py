@@ -83,8 +83,8 @@ def test_the_python_guide_runs(tmp_path, monkeypatch):
 
 def test_the_functions_for_other_trainers_return_what_their_page_says():
     text = page("docs/trainers.md")
+    namespace: dict[str, Any] = {}
     for block in blocks(text):
-        namespace: dict[str, Any] = {}
         exec(block, namespace)
         for name, printed in re.findall(r"^(\w+) = .*# (\[[^\]]*\])", block, re.MULTILINE):
             assert namespace[name] == pytest.approx(json.loads(printed), abs=1e-3)
