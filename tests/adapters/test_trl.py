@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from tests.tolerance import assert_same_first_step
 GROUP, PROBLEMS, SEED, LR = 8, 2, 42, 1e-4
 
 
-def our_step(folder, recipe):
+def our_step(folder: Path, recipe: SVR) -> tuple[Remembering, list[Problem]]:
     module = Remembering(
         policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
         recipe=recipe,

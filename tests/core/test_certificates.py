@@ -22,7 +22,9 @@ from svr_lightning.core.stopping import Confident
 from tests.trajectories import record, turn_tables
 
 
-def point(accepted, wrong, cluster=None, **columns):
+def point(
+    accepted: list[float], wrong: list[float], cluster: list[int] | None = None, **columns: float
+) -> Replayed:
     """Answers of which some are accepted, all of them before T_max, and some are wrong."""
     taken, failed = np.array(accepted, dtype=float), np.array(wrong, dtype=float)
     found = {"accepted": taken, "early": taken, "pse": taken * failed}
@@ -182,7 +184,7 @@ def test_labels_needed_are_the_fewest_with_which_the_exact_test_has_its_power(
 ):
     found = labels_needed(limit, share, delta, power)
 
-    def reached(n):
+    def reached(n: int) -> float:
         most = int((stats.binom.cdf(np.arange(n), n, limit) <= delta).sum()) - 1
         return float(stats.binom.cdf(most, n, share))
 
@@ -217,7 +219,7 @@ PROMISES = {
 }
 
 
-def simulated(world, variants, generator):
+def simulated(world: str, variants: int, generator: np.random.Generator) -> list[Replayed]:
     """Points of clusters whose variants have one score and a label that is mostly shared."""
     chance = np.array(WORLDS[world])
     score = np.repeat(generator.integers(10, size=(CLUSTERS, 1)), variants, 1)
@@ -235,7 +237,7 @@ def simulated(world, variants, generator):
     return points
 
 
-def truth(world, name, threshold):
+def truth(world: str, name: str, threshold: float) -> float:
     """The loss of a threshold in the limit of many problems."""
     accepted = threshold <= SCORES
     wrong = np.array(WORLDS[world])

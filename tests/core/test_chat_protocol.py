@@ -4,6 +4,7 @@ import html
 import json
 import sys
 from dataclasses import replace
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -21,12 +22,12 @@ from svr_lightning.tasks import get_task
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3}
 
 
-def answer(message, finish_reason="stop", usage=USAGE, **more):
+def answer(message: Any, finish_reason: Any = "stop", usage: Any = USAGE, **more: Any) -> bytes:
     choice = {"message": message, "finish_reason": finish_reason, **more}
     return json.dumps({"choices": [choice], "usage": usage}).encode()
 
 
-def part(kind, **fields):
+def part(kind: str, **fields: Any) -> dict[str, Any]:
     return {"type": kind, **fields}
 
 
@@ -314,7 +315,7 @@ def test_a_field_is_sent_under_the_name_that_the_server_takes_or_not_at_all():
 
 
 def test_waits_double_lose_up_to_half_by_chance_and_have_an_end():
-    def waits(draw):
+    def waits(draw: float) -> list[float]:
         return [retry_delay(tries, 1.0, draw, None) for tries in (1, 2, 3, 4, 9)]
 
     assert waits(0.0) == [1, 2, 4, 8, 60]
@@ -344,7 +345,7 @@ def test_what_may_pass_is_temporary_and_what_is_refused_is_not():
 
 
 def test_a_servers_message_becomes_one_short_line():
-    def line(body, *keys):
+    def line(body: bytes, *keys: str) -> str:
         return error_in(body, Mask(keys))[0]
 
     assert line(b'{"error": {"message": "too\\nlong", "code": 400}}') == "too long"
@@ -411,7 +412,7 @@ def test_of_several_choices_the_first_counts_that_says_something(choices, text):
 
 
 def test_a_refusal_or_a_tool_call_says_something_too():
-    def read(*messages):
+    def read(*messages: Any) -> None:
         choices = [{"message": message} for message in messages]
         read_answer(json.dumps({"choices": choices}).encode())
 

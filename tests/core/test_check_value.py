@@ -1,12 +1,14 @@
 """What a self-check is worth: ways to spend the same tokens, on turns worked out by hand."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from svr_lightning.analysis import check_value as ways
 from svr_lightning.analysis.check_value import Samples, check_value
+from svr_lightning.analysis.table import TurnTable
 from svr_lightning.tiny.traces import trace_agrees
 from tests.trajectories import record, turn_tables
 
@@ -14,7 +16,7 @@ WRONG = (False, "I", 0.1, 1)
 RIGHT = (True, "C", 0.9, 1)
 
 
-def recording(*turns):
+def recording(*turns: tuple[bool, str, float, int]) -> TurnTable:
     """Eight problems with the same turns, of 10 tokens each."""
     rows = []
     for number in range(8):
@@ -29,7 +31,7 @@ def recording(*turns):
     return turn_tables(rows)["toy"]
 
 
-def rows_of(found):
+def rows_of(found: dict[str, Any]) -> dict[str, Any]:
     return {row["name"]: row for row in found["rows"]}
 
 

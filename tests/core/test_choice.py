@@ -7,7 +7,7 @@ from svr_lightning.analysis.choice import Options, choose, draw, gap, joined, me
 from svr_lightning.analysis.intervals import wilson_interval
 
 
-def options(right, tokens):
+def options(right: list[list[float]], tokens: list[float]) -> Options:
     """Options a, b and so on, with one training seed and the same tokens for every problem."""
     rows = np.array(right)[:, None]
     return Options(

@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,11 +27,11 @@ class Script:
 
     texts: list[Any]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.asked = []
         self.limits = []
 
-    def __call__(self, messages, max_tokens):
+    def __call__(self, messages: Messages, max_tokens: int) -> Any:
         self.asked.append(messages)
         self.limits.append(max_tokens)
         said = self.texts[len(self.asked) - 1]
@@ -39,7 +40,7 @@ class Script:
         return said
 
 
-def reply(text, tokens=20, ended="stop"):
+def reply(text: str, tokens: int = 20, ended: str = "stop") -> dict[str, Any]:
     """A chat completion as servers send it."""
     return {
         "choices": [{"message": {"content": text}, "finish_reason": ended}],
@@ -124,7 +125,7 @@ def test_the_limit_of_seconds_holds_for_all_turns_together(monkeypatch):
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr("svr_lightning.control.controller.time", clock)
 
-    def client(messages, max_tokens):
+    def client(messages: Messages, max_tokens: int) -> str:
         clock.now += 4.0
         return DOUBT
 
@@ -137,11 +138,11 @@ def test_a_long_text_is_read_beside_the_event_loop():
     readers = []
 
     class Noting(SelfVerifying):
-        def read(self, text):
+        def read(self, text: str) -> svr.SelfCheck:
             readers.append(threading.current_thread().name)
             return super().read(text)
 
-    async def client(messages, max_tokens):
+    async def client(messages: Messages, max_tokens: int) -> str:
         return DOUBT + "1" * (10**5 if len(readers) == 1 else 0)
 
     turns = []
@@ -152,7 +153,7 @@ def test_a_long_text_is_read_beside_the_event_loop():
 
 
 def test_a_hung_client_is_given_up_at_the_limit_of_seconds():
-    async def client(messages, max_tokens):
+    async def client(messages: Messages, max_tokens: int) -> Any:
         if messages[-1]["content"].startswith("[T="):
             await asyncio.Event().wait()
         return reply(DOUBT)
@@ -175,7 +176,7 @@ def test_a_text_without_end_is_cut_and_never_accepted():
 class Dumped:
     """A reply as LiteLLM and pydantic models give it."""
 
-    def model_dump(self):
+    def model_dump(self) -> dict[str, Any]:
         return reply(SURE)
 
 
@@ -183,7 +184,7 @@ class Dumped:
     "said", [SURE, (SURE, False), reply(SURE), Dumped()], ids=["text", "pair", "mapping", "object"]
 )
 def test_a_reply_may_have_several_forms(said):
-    async def later(messages, max_tokens):
+    async def later(messages: Messages, max_tokens: int) -> Any:
         return said
 
     controller = Controller(Script([said]), "countdown")
@@ -202,7 +203,7 @@ def test_an_error_of_the_client_comes_as_it_is_with_the_turns_so_far(error):
     assert [turn.completion.text for turn in error.turns] == [DOUBT]
 
 
-def certificate(folder, **changes):
+def certificate(folder: Path, **changes: Any) -> svr.Certificate:
     content = {
         "schema_version": 2,
         "promises": [{"name": "pse", "limit": 0.1}],
@@ -283,6 +284,6 @@ def test_options_out_of_range_are_refused():
     with pytest.raises(ConfigError, match=r"max_turns=2\.5 must be int, got float"):
         Controller(Script([]), "countdown", max_turns=2.5)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="otherwise='escalate' must be one of answer, give_up"):
-        Controller(Script([]), "countdown", otherwise="escalate")
+        Controller(Script([]), "countdown", otherwise="escalate")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="must lie in"):
         Controller(Script([]), "countdown", rule=Confident(threshold=2.0))

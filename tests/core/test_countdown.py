@@ -15,11 +15,11 @@ TASK = Countdown()
 PROBLEM = TASK.from_row({"nums": [3, 7, 1], "target": 24})
 
 
-def answered(equation):
+def answered(equation: str) -> str:
     return f"<think>x</think>\n<answer>{equation}</answer>"
 
 
-def correct(equation, problem=PROBLEM):
+def correct(equation: str, problem: Problem = PROBLEM) -> bool:
     return TASK.grade(answered(equation), problem)
 
 

@@ -1,6 +1,7 @@
 """How probable the policy found its verdict, its answer and its completion."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,7 @@ from svr_lightning.core.types import (
 from tests.scripted import RENDERER, TOKENIZER, says
 
 
-def probability(pieces, *probabilities):
+def probability(pieces: Sequence[str], *probabilities: float) -> float | None:
     """Of tokens with these texts, each drawn with its probability."""
     logs = [math.log(p) for p in probabilities]
     text = "".join(pieces)
@@ -70,7 +71,7 @@ def test_log_probabilities_are_means_over_the_answers_tokens_and_over_all():
     pieces = ["7 is ", "<answer>", " 1", "7", "</answer>", "<self_check>17</self_check>"]
     logs = [-1.0, -2.0, -0.5, -0.25, -3.0, -4.0]
 
-    def of(answer):
+    def of(answer: str | None) -> TokenScores:
         text, reading = "".join(pieces), Reading(answer)
         return token_scores(text, reading, logs, lambda k: len("".join(pieces[:k])))
 

@@ -4,11 +4,12 @@ import math
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from svr_lightning.analysis.intervals import wilson_interval
 from svr_lightning.analysis.metrics import averages, groups, measure, summarize
 from svr_lightning.analysis.replay import replay
-from svr_lightning.analysis.table import pool
+from svr_lightning.analysis.table import TurnTable, pool
 from svr_lightning.core.stopping import Confident
 from svr_lightning.metrics import METRIC_NAMES
 from svr_lightning.report.figures import (
@@ -23,12 +24,12 @@ from svr_lightning.report.figures import (
     threshold_numbers,
     transition_numbers,
 )
-from svr_lightning.report.runs import read_methods
+from svr_lightning.report.runs import Method, read_methods
 from tests.trajectories import failed, record, save, turn_tables, uncensored
 
 
 @pytest.fixture
-def six():
+def six() -> TurnTable:
     return replay(turn_tables(uncensored())["toy"], Confident(), 3)
 
 
@@ -103,13 +104,13 @@ def test_the_interval_of_an_average_shrinks_with_the_data_sets_that_it_is_over()
 
 
 @pytest.fixture
-def svr(tmp_path):
+def svr(tmp_path) -> Method:
     """The six trajectories as a method with T_max = 3."""
     (method,) = read_methods([f"SVR={save(tmp_path / 'svr', uncensored())}"])
     return method
 
 
-def lines_of(figure):
+def lines_of(figure: Figure) -> dict[str, tuple[list[float], list[float]]]:
     """What is drawn under each name of the legend."""
     (axes,) = figure.axes
     return {

@@ -13,11 +13,11 @@ from tests.commands import jsonl
 TASK = GSM8K()
 
 
-def problem(reference):
+def problem(reference: str) -> Problem:
     return TASK.from_row({"question": "How many?", "answer": f"so\n#### {reference}"})
 
 
-def boxed(answer):
+def boxed(answer: str) -> str:
     return f"<think>x</think>\n<answer>\\boxed{{{answer}}}</answer>"
 
 

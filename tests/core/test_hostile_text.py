@@ -48,7 +48,7 @@ PIECES = [
 
 
 @pytest.fixture(params=PIECES, ids=ascii)
-def text(request):
+def text(request) -> str:
     """One piece, repeated to 300,000 characters: quadratic time would take many minutes."""
     piece = str(request.param)
     return piece * (300_000 // len(piece))

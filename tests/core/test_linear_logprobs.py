@@ -1,6 +1,7 @@
 """Log-probabilities block by block: the values and gradients of the full scores, in less memory."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ N, H, V = 5, 4, 11
     params=[(e, b) for e in (1, 15, 55, 10_000) for b in (0, 130, 10_000)],
     ids=lambda sizes: "{}-elements-{}-bytes".format(*sizes),
 )
-def _block(request, monkeypatch):
+def _block(request, monkeypatch) -> None:
     """Blocks of 1 and of 3 of the 11 tokens, the last of them shorter, and of all 11.
 
     None, some or all of them are kept for the backward pass.
@@ -28,22 +29,26 @@ def _block(request, monkeypatch):
     monkeypatch.setattr(blockwise, "KEPT_BYTES", request.param[1])
 
 
-def inputs(bias=True, dtype=torch.float32):
+def inputs(
+    bias: bool = True, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
     generator = torch.Generator().manual_seed(0)
 
-    def draw(*shape):
+    def draw(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator).to(dtype).requires_grad_()
 
     tokens = torch.tensor([0, 10, 3, 3, 7])  # both ends, a repeated one
     return draw(N, H), draw(V, H), draw(V) if bias else None, tokens
 
 
-def plain(hidden, weight, bias, token_ids, temperature):
+def plain(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, token_ids: Tensor, temperature: float
+) -> Tensor:
     scores = torch.nn.functional.linear(hidden, weight, bias)
     return token_logprobs(scores.unsqueeze(0), token_ids.unsqueeze(0), temperature)[0]
 
 
-def gradients(function, *args, upstream):
+def gradients(function: Any, *args: Any, upstream: Tensor) -> list[Tensor]:
     values = function(*args)
     leaves = [a for a in args if isinstance(a, Tensor) and a.requires_grad]
     return [values, *torch.autograd.grad(values, leaves, upstream)]
@@ -128,7 +133,7 @@ class _Largest(TorchDispatchMode):
 
     elements = 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for tensor in result if isinstance(result, list | tuple) else [result]:
             if isinstance(tensor, Tensor):
@@ -156,11 +161,11 @@ def test_what_is_kept_for_the_backward_pass_is_bounded(monkeypatch):
     weight = torch.ones(vocabulary, features, requires_grad=True)
     tokens = torch.zeros(count, dtype=torch.long)
 
-    def blocks_kept(room):
+    def blocks_kept(room: int) -> int:
         monkeypatch.setattr(blockwise, "KEPT_BYTES", room)
         kept = []
 
-        def note(tensor):
+        def note(tensor: Tensor) -> Tensor:
             kept.append(tensor.nbytes)
             return tensor
 

@@ -9,9 +9,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from svr_lightning.core.losses import (
     LossSpec,
+    LossTerms,
     expected_score,
     k3,
     policy_loss,
@@ -25,7 +27,7 @@ SEQUENCE = LossSpec(ratio="sequence", beta=0.0)
 GARBAGE = [math.nan, math.inf, -math.inf, 1e38, -1e38]
 
 
-def close(value, expected):
+def close(value: Tensor, expected: object) -> None:
     """Within the rounding of a handful of operations on numbers of this size, or of size one."""
     wanted = torch.tensor(expected)
     allowed = rounding(8, max(1.0, wanted.abs().max().item()))
@@ -33,11 +35,11 @@ def close(value, expected):
 
 
 def loss_of_ratios(
-    ratios,
-    advantages,
-    spec=NO_KL,
-    mask=None,
-):
+    ratios: list[list[float]],
+    advantages: list[float],
+    spec: LossSpec = NO_KL,
+    mask: list[list[int]] | None = None,
+) -> tuple[LossTerms, Tensor]:
     """The loss where policy over sampler is ``ratios``, and the gradient for the log-probs."""
     logp = torch.tensor(ratios).log().requires_grad_()
     old = torch.zeros_like(logp)

@@ -17,11 +17,11 @@ from tests.math_answers import EQUAL
 TASK = Math()
 
 
-def problem(reference):
+def problem(reference: str) -> Problem:
     return Problem(id="", task="math", question="?", reference=reference)
 
 
-def boxed(answer):
+def boxed(answer: str) -> str:
     return f"<think>x</think>\n<answer>\\boxed{{{answer}}}</answer>"
 
 

@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,11 +19,11 @@ RUNS = ("countdown", "countdown_tiny", "gsm8k", "math")
 LAYERS = sorted(p for name in ("methods", "ablations") for p in (CONFIGS / name).glob("*.yaml"))
 
 
-def read(path):
+def read(path: Path) -> dict[str, Any]:
     return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
-def recipe(run, layer):
+def recipe(run: str, layer: Path) -> Any:
     """The recipe of a run with a layer on top."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--recipe", type=Recipe)
@@ -31,7 +32,7 @@ def recipe(run, layer):
     return parser.instantiate_classes(parser.parse_object({"recipe": above}, below)).recipe
 
 
-def layer(name):
+def layer(name: str) -> Path:
     (found,) = [path for path in LAYERS if path.stem == name]
     return found
 
@@ -42,7 +43,7 @@ def test_a_layer_fits_every_run(path):
         assert isinstance(recipe(run, path), Recipe)
 
 
-def settings(value, name=""):
+def settings(value: Any, name: str = "") -> dict[str, Any]:
     """Dotted names to values of everything that a layer sets."""
     if not isinstance(value, dict):
         return {name: value}

@@ -1,6 +1,7 @@
 """The configurations against a table that was typed from the paper's appendix, number by number."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -110,11 +111,11 @@ OWN = {  # what a layer is named for
 }
 
 
-def read(name):
+def read(name: str) -> dict[str, Any]:
     return dict(yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8")))
 
 
-def value(config, key):
+def value(config: Any, key: str) -> Any:
     for part in key.split("."):
         config = config[part]
     return config
@@ -144,7 +145,7 @@ def test_the_test_sets_are_the_papers_with_their_limits(name):
         assert "limit" not in source
 
 
-def rows(source):
+def rows(source: dict[str, Any]) -> tuple[Any, ...]:
     return source["path"], source["split"], source.get("select")
 
 

@@ -16,7 +16,7 @@ FILE = Path(__file__).parents[1] / "goldens" / "paper_tables.json"
 AVERAGES = {"all": tuple(DISPLAY), "math": MATH_5}
 
 
-def half_a_digit(printed):
+def half_a_digit(printed: str) -> Fraction:
     return Fraction(1, 2 * 10 ** len(printed.partition(".")[2]))
 
 

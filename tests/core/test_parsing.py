@@ -17,11 +17,11 @@ from svr_lightning.core.types import SelfCheck, Verdict
 C, I, U = Verdict.CORRECT, Verdict.INCORRECT, Verdict.UNSURE  # noqa: E741
 
 
-def check(verdict, confidence):
+def check(verdict: Verdict, confidence: float) -> SelfCheck:
     return SelfCheck(verdict=verdict, confidence=confidence)
 
 
-def block(content):
+def block(content: str) -> str:
     return f"<self_check>{content}</self_check>"
 
 

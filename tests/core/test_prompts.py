@@ -1,7 +1,9 @@
 """Prompts, compared with goldens that were written from the paper's appendices by hand."""
 
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,8 @@ from svr_lightning.core.prompts import (
     neutral,
     refinement_messages,
 )
-from svr_lightning.core.types import DraftState, OracleState, PolicyState, Problem, Verdict
+from svr_lightning.core.types import DraftState, Message, OracleState, PolicyState, Problem, Verdict
+from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import chain
 from svr_lightning.recipes.mlmt_rl import MLMTRL
 from svr_lightning.tasks import TASKS, get_task
@@ -35,7 +38,7 @@ DRAFTS = {
 }
 
 
-def rendered(messages):
+def rendered(messages: Sequence[Message]) -> str:
     return "".join(f"[{message['role']}]\n{message['content']}\n" for message in messages)
 
 
@@ -51,19 +54,19 @@ BRANCHES = {
 each_task = pytest.mark.parametrize("name", TASKS)
 
 
-def problem(name, question=None):
+def problem(name: str, question: str | None = None) -> Problem:
     return Problem(id="1", task=name, question=question or QUESTIONS[name], reference="a gold one")
 
 
 def refined(
-    name,
-    draft,
-    turn=2,
-    verdict=Verdict.UNSURE,
-    confidence=0.5,
-    truncated=False,
-    question=None,
-):
+    name: str,
+    draft: str,
+    turn: int = 2,
+    verdict: Verdict = Verdict.UNSURE,
+    confidence: float = 0.5,
+    truncated: bool = False,
+    question: str | None = None,
+) -> list[Message]:
     return refinement_messages(
         get_task(name),
         problem(name, question),
@@ -197,12 +200,12 @@ PROMPTS = {
 }
 
 
-def asked_by(rollout, task, checked):
+def asked_by(rollout: Any, task: str, checked: bool) -> list[str]:
     """The prompt of each turn, which is one prompt however often a rollout asks it."""
     found = []
     texts = [text + check * checked for text, check in zip(WRITTEN[task], CHECKS, strict=True)]
 
-    def write(turn, request):
+    def write(turn: int, request: Any) -> Any:
         found[turn:] = found[turn:] or [rendered(messages_of(request))]
         assert found[turn] == rendered(messages_of(request))
         return completion(texts[turn % len(texts)], truncated=turn == CUT_OFF)
@@ -211,7 +214,7 @@ def asked_by(rollout, task, checked):
     return found
 
 
-def golden(name):
+def golden(name: str) -> list[str]:
     return (GOLDENS / "recipe_prompts" / f"{name}.txt").read_text().split(BETWEEN)
 
 
@@ -236,11 +239,11 @@ def test_prompts_follow_the_style_of_their_task(name):
 # --- later turns --------------------------------------------------------------------------------
 
 
-def shown(recipe, turns):
+def shown(recipe: Recipe, turns: int) -> list[tuple[int, set[int]]]:
     """Of each prompt the turn that it names, or 0, and which earlier turns' texts it shows."""
     found = []
 
-    def write(turn, request):
+    def write(turn: int, request: Any) -> Any:
         prompt = messages_of(request)[1]["content"]
         named = next((t for t in range(1, 99) if prompt.startswith(f"[T={t}]")), 0)
         found.append((named, {t for t in range(1, 99) if f"text{t}." in prompt}))

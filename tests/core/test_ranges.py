@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from msgspec import Meta
@@ -38,7 +38,7 @@ class Settings:
     free: float = 0.0
     names: list[str] = field(default_factory=list)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self)
 
 
@@ -47,12 +47,12 @@ class More(Settings):
     level: Literal["low", "high"] = "high"  # declared again
     temperature: "NotNegative" = 1.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self)
         require_field(self, "count", self.count != 3, "must not be three")
 
 
-def refusal(kind, **values):
+def refusal(kind: Any, **values: Any) -> str:
     with pytest.raises(FieldError) as refused:
         kind(**values)
     assert isinstance(refused.value, ConfigError)
@@ -108,7 +108,7 @@ def test_arguments_of_a_function_are_held_to_their_ranges():
     with pytest.raises(ConfigError, match=r"^share=2 must be at most 1$"):
         Engine("a", share=2)
     with pytest.raises(TypeError, match="missing a required argument: 'name'"):
-        Engine()
+        Engine()  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ NUMBER = Problem(id="", task="gsm8k", question="?", reference="5")
 LATEX = Problem(id="", task="math", question="?", reference="5")
 
 
-def read(text, problem=NUMBER, reason=FinishReason.STOP):
+def read(
+    text: str, problem: Problem = NUMBER, reason: FinishReason = FinishReason.STOP
+) -> tuple[str | None, bool, SelfCheck, float]:
     """The answer, its label, the self-check and its format score."""
     completion = RemoteCompletion(text=text, finish_reason=reason)
     dialogue = SelfVerifying()
@@ -28,7 +30,7 @@ def read(text, problem=NUMBER, reason=FinishReason.STOP):
     return turn.answer, scored.correct, turn.check, scored.self_check_format
 
 
-def check(verdict, confidence):
+def check(verdict: str, confidence: float) -> SelfCheck:
     return SelfCheck(verdict=Verdict(verdict), confidence=confidence)
 
 

@@ -3,13 +3,15 @@
 from collections import Counter
 from dataclasses import replace
 from math import sqrt
+from typing import Any
 
 import pytest
 
 from svr_lightning.core.credit import check_choices, max_to_go
 from svr_lightning.core.rewards import RewardWeights, sections
 from svr_lightning.core.seeds import SeedContext
-from svr_lightning.core.types import ScoredTurn, Verdict
+from svr_lightning.core.types import Choice, Sample, ScoredTurn, Verdict
+from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.grpo_mt import GRPOMT
 from svr_lightning.recipes.igrpo import IGRPO
@@ -26,6 +28,7 @@ from tests.recipes import (
     RIGHT,
     THREE_TURNS,
     WRONG,
+    Write,
     advantages,
     play,
     scripts,
@@ -38,7 +41,7 @@ PAIR = 0.5 / (sqrt(0.5) + EPS)
 """Advantages of the values 1 and 0 among themselves: mean 0.5, deviation sqrt(0.5)."""
 
 
-def credited(recipe, write):
+def credited(recipe: Recipe, write: Write) -> tuple[Group, list[Sample]]:
     """A group and what is learned from it."""
     ((group,), _) = play(recipe, write)
     return group, recipe.credit(group)
@@ -107,7 +110,7 @@ def test_igrpo_draws_among_equally_good_drafts_by_the_runs_seed():
     drafts = [f"<think>{i}</think>\n<answer>8+4-2</answer>" for i in range(6)]
     recipe = IGRPO(drafts=6, group_size=2)
 
-    def choice(step):
+    def choice(step: int) -> int | None:
         place = SeedContext(run_seed=1, step=step)
         ((group,), _) = play(recipe, lambda _, n, __: [*drafts, WRONG, WRONG][n], place=place)
         return group.trajectories[-1].parent
@@ -208,7 +211,7 @@ def test_scrpo_trains_first_answers_and_the_analysis_of_corrections_that_succeed
 
 
 def test_scrpo_judges_a_correction_by_the_answer_right_before_it():
-    def analysed(note):
+    def analysed(note: str) -> str:
         return f"<analysis>{note}</analysis>{RIGHT}"
 
     recipe = ScRPO(group_size=4, horizon=3, scale_rewards="none")
@@ -244,7 +247,9 @@ def test_scrpo_corrects_nothing_of_problems_that_are_always_or_never_solved():
 
 
 @pytest.mark.parametrize(("tau", "optimised"), [(0.1875, 5), (0.19, 4)])
-def test_scrpo_corrects_where_the_share_of_right_answers_varies_enough(tau, optimised):
+def test_scrpo_corrects_where_the_share_of_right_answers_varies_enough(
+    tau: float, optimised: int
+) -> None:
     # A quarter is right: 1/4 * 3/4 = 0.1875. One of three corrections succeeds.
     recipe = ScRPO(group_size=4, horizon=2, min_variance=tau)
     assert len(credited(recipe, scripts("RR", "WR", "WW", "WW"))[1]) == optimised
@@ -277,7 +282,7 @@ def test_rlcr_averages_its_turns_and_trains_the_last():
 # --- SVR+ -------------------------------------------------------------------------------------
 
 
-def svr_plus(**options):
+def svr_plus(**options: Any) -> tuple[SVRPlus, Group, list[Sample]]:
     fixed = {"group_size": 2, "weights": RewardWeights(alpha=0.0), "scale_rewards": "none"}
     recipe = SVRPlus(proper=False, **fixed, **options)
     return recipe, *credited(recipe, lambda i, n, _: THREE_TURNS[i][n])
@@ -362,7 +367,7 @@ def test_svr_plus_takes_a_turn_of_a_self_check_alone_as_one_sequence():
 # --- exact credit of the self-check -------------------------------------------------------------
 
 
-def choices_of(*written, **options):
+def choices_of(*written: str, **options: Any) -> list[list[Choice]]:
     """The choices of the self-checks of the turns of two equal trajectories: of the first's."""
     horizon = len(written)
     recipe = SVRPlus(group_size=2, horizon=horizon, exact_check=1.0, **options)

@@ -8,11 +8,12 @@ import pytest
 
 from svr_lightning import recipes
 from svr_lightning.core.prompts import neutral
-from svr_lightning.core.types import Decoding, DraftState
+from svr_lightning.core.types import Decoding, DraftState, Message, Problem
+from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.dialogues import chain
 from svr_lightning.rollout.driver import Job
 from svr_lightning.tasks import get_task
-from tests.recipes import RECIPES, Actors, each_recipe, mixed, play
+from tests.recipes import RECIPES, Actors, Write, each_recipe, mixed, play
 from tests.scripted import ORDERS, exam
 
 PRIVILEGED = {"oracle"}
@@ -20,11 +21,11 @@ CHOOSES_BY_LABEL = {"igrpo", "murphy_tree"}
 """Their prompts show no label, but in training a label chooses the draft that a prompt shows."""
 
 
-def in_training(recipe, problems, write=mixed):
+def in_training(recipe: Recipe, problems: list[Problem], write: Write = mixed) -> str:
     return json.dumps(play(recipe, write, problems)[1].prompts)
 
 
-def in_evaluation(recipe, problems):
+def in_evaluation(recipe: Recipe, problems: list[Problem]) -> str:
     turns = recipe.evaluated_turns(4)
     decoding = Decoding(max_completion_tokens=999)
     actors = Actors(mixed)
@@ -54,14 +55,14 @@ def test_no_prompt_of_an_evaluation_knows_a_label_unless_its_recipe_says_so(name
 # A tree goes on from wrong answers alone, so that only one without a right answer keeps its shape.
 @pytest.mark.parametrize(("name", "answer"), [("igrpo", "42"), ("murphy_tree", "7")])
 def test_where_answers_are_alike_no_choice_by_label_shows(name, answer):
-    def alike(*_):
+    def alike(*_: object) -> str:
         return f"<think>x</think>\n<answer>\\boxed{{{answer}}}</answer>"
 
     seen = {in_training(RECIPES[name][0], exam(order), alike) for order in ORDERS}
     assert len(seen) == 1
 
 
-def neutral_prompts(group):
+def neutral_prompts(group: Group) -> list[list[Message]]:
     """Neutral prompts that go on from any completion of a group."""
     style, question = get_task(group.problem.task).style, group.problem.question
     turns = [turn for trajectory in group.trajectories for turn in trajectory.turns]

@@ -1,8 +1,10 @@
 """What holds of every recipe: its budget, its turns, its options, and rewards of a user's own."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
+from typing import Any
 
 import pytest
 
@@ -10,8 +12,9 @@ from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.parsing import parse_self_check, self_check_format_score
 from svr_lightning.core.rewards import Reward, RewardWeights
 from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import SelfCheck, Verdict
+from svr_lightning.core.types import ScoredTurn, SelfCheck, Verdict
 from svr_lightning.errors import ConfigError
+from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import chain
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.grpo_mt import GRPOMT
@@ -139,7 +142,7 @@ TWO = {
 """Of each recipe two that learn, a right one and a wrong one."""
 
 
-def two(name, **options):
+def two(name: str, **options: Any) -> tuple[Recipe, Any]:
     kind, given, rows = TWO[name]
     if not name.startswith("svr"):
         given = {"reward_kind": "binary", **given}
@@ -192,7 +195,7 @@ def test_a_clip_may_be_open_above():
 # --- a user's own reward ----------------------------------------------------------------------
 
 
-def paid_for_length(turns):
+def paid_for_length(turns: Sequence[ScoredTurn]) -> list[Reward]:
     return [Reward.of(correct=float(t.correct), long=t.completion_tokens / 100) for t in turns]
 
 
@@ -211,7 +214,7 @@ def test_every_recipe_takes_a_reward_of_ones_own(name):
 
 
 def test_a_reward_of_ones_own_may_be_a_number_made_of_text_and_problem():
-    def echoes(turns):
+    def echoes(turns: Sequence[ScoredTurn]) -> list[float]:
         return [turn.text.count(str(turn.problem and turn.problem.reference)) for turn in turns]
 
     ((group,), _) = play(GRPOMT(group_size=2, custom_reward=echoes), scripts("RRR", "WWW"))

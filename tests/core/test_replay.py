@@ -1,11 +1,14 @@
 """Stopping rules replayed on recorded trajectories."""
 
+from typing import Any
+
 import pytest
 
 from svr_lightning.analysis.metrics import measure
 from svr_lightning.analysis.replay import THRESHOLDS, curves, replay, transitions
+from svr_lightning.analysis.table import TurnTable
 from svr_lightning.analysis.table import turn_tables as tables_of
-from svr_lightning.core.stopping import Confident
+from svr_lightning.core.stopping import Confident, StopRule
 from tests.trajectories import (
     EXPECTED,
     adaptive,
@@ -19,16 +22,16 @@ from tests.trajectories import (
 NATS = Confident(score="answer_logprob", threshold=-0.1)
 
 
-def _table(records):
+def _table(records: list[dict[str, Any]]) -> TurnTable:
     (table,) = turn_tables(records).values()
     return table
 
 
-def _measured(table, rule, max_turns):
+def _measured(table: TurnTable, rule: StopRule | None, max_turns: int) -> dict[str, Any]:
     return measure(replay(table, rule, max_turns))
 
 
-def _returned(threshold, max_turns=3):
+def _returned(threshold: float, max_turns: int = 3) -> list[tuple[int, bool]]:
     outcome = replay(_table(uncensored()), Confident(threshold=threshold), max_turns)
     return list(zip(outcome.returned.tolist(), outcome.stopped_early.tolist(), strict=True))
 

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,15 +35,15 @@ from tests.trajectories import (
 SCRIPT = Path(__file__).parents[1] / "recompute_results.py"
 
 
-def _right(name, dataset):
+def _right(name: str, dataset: str) -> dict[str, Any]:
     return record(name, (True, "C", 0.9, 10), dataset=dataset, early=True)
 
 
-def _wrong(name, dataset):
+def _wrong(name: str, dataset: str) -> dict[str, Any]:
     return record(name, (False, "U", 0.5, 30), dataset=dataset)
 
 
-def _mixed():
+def _mixed() -> list[dict[str, Any]]:
     """Four data sets, with every kind of undefined value among them."""
     return [
         *adaptive("gsm8k"),
@@ -54,7 +55,7 @@ def _mixed():
     ]
 
 
-def _recompute(folder):
+def _recompute(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(SCRIPT), str(folder)], capture_output=True, text=True, check=False
     )
@@ -134,7 +135,7 @@ def test_a_full_disk_leaves_the_files_that_were_there(tmp_path, monkeypatch):
     write_results(tmp_path, adaptive(), {}, {})
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
-    def full(_descriptor):
+    def full(_descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
@@ -152,11 +153,11 @@ def test_samples_that_cannot_be_summarized_are_kept_without_stale_results(tmp_pa
     assert not (tmp_path / "results.json").exists()
 
 
-def _line(**changes):
+def _line(**changes: Any) -> str:
     return json.dumps({**adaptive()[3], **changes})
 
 
-def _turn(**changes):
+def _turn(**changes: Any) -> str:
     turns = adaptive()[3]["turns"]
     return _line(turns=[turns[0], {**turns[1], **changes}, turns[2]])
 

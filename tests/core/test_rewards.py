@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ ZERO_FORMAT = ScoredTurn(
 RIGHT, WRONG = replace(ZERO_FORMAT, correct=True), ZERO_FORMAT
 
 
-def only(turn, length_scale=1024):
+def only(turn: ScoredTurn, length_scale: int = 1024) -> TurnReward:
     (reward,) = turn_rewards([turn], length_scale=length_scale)
     return reward
 
@@ -322,7 +323,7 @@ def test_rlcr_pays_for_correctness_confidence_and_form(turn, brier, log):
         assert dict(reward.terms) == pytest.approx(expected, abs=1e-6)
 
 
-def expected_reward(rewards, p, verdict, confidence):
+def expected_reward(rewards: Any, p: float, verdict: Verdict, confidence: float) -> float:
     """Mean reward of a turn that is correct with probability p."""
     said = replace(STATED, verdict=verdict, confidence=confidence)
     right, wrong = (rewards([replace(said, correct=y)])[0].total for y in (True, False))
@@ -334,7 +335,7 @@ PROPER = partial(turn_rewards, proper=True)
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.7, 0.8, 0.95])
 def test_the_best_confidence_is_the_probability_under_proper_rewards_and_not_the_papers(p):
-    def best(rewards, verdict):
+    def best(rewards: Any, verdict: Verdict) -> float:
         grid = [step / 1000 for step in range(1001)]
         return max(grid, key=lambda c: expected_reward(rewards, p, verdict, c))
 

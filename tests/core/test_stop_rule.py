@@ -1,7 +1,8 @@
 """Every stopping rule, worked out by hand, live and replayed."""
 
 import math
-from typing import get_type_hints
+from collections.abc import Sequence
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -32,17 +33,17 @@ from tests.trajectories import record, turn_tables
 VERDICTS = {"C": Verdict.CORRECT, "I": Verdict.INCORRECT, "U": Verdict.UNSURE}
 
 
-def turn_of(verdict, confidence, **other):
+def turn_of(verdict: str, confidence: float, **other: Any) -> StopSignals:
     """One turn; the verdict is C, I or U."""
     return StopSignals(VERDICTS[verdict], confidence, **{"truncated": False, **other})
 
 
-def answers(letters):
+def answers(letters: str) -> list[StopSignals]:
     """A turn without a self-check for each letter; a dot is no answer."""
     return [StopSignals(None, None, truncated=False, answer=".abc".index(one)) for one in letters]
 
 
-def end_of(rule, turns, max_turns):
+def end_of(rule: StopRule | None, turns: Sequence[StopSignals], max_turns: int) -> Ending:
     """How a trajectory ends that would have made ``turns``."""
     for seen in range(1, len(turns) + 1):
         if end := ending(rule, turns[:seen], max_turns):
@@ -105,7 +106,7 @@ def test_a_complete_turn_with_a_correct_verdict_stops_from_the_threshold_on(
 ):
     assert should_stop(VERDICTS[verdict], confidence, truncated, threshold) is stops
     plain = VERDICTS[verdict].value  # a verdict may be a plain string
-    assert should_stop(plain, confidence, truncated, threshold) is stops
+    assert should_stop(plain, confidence, truncated, threshold) is stops  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +204,7 @@ def test_an_early_majority_is_that_of_all_turns_and_no_earlier_stop_would_be(let
         assert results == {turns[leader - 1].answer}
 
 
-def continuations(left):
+def continuations(left: int) -> list[list[StopSignals]]:
     """All that may follow; 9 is an answer that was not given before."""
     if not left:
         return [[]]
@@ -227,7 +228,7 @@ def test_a_majority_below_certainty_follows_the_beta_posterior(certainty, letter
     assert end_of(Majority(certainty=certainty), answers(letters), 10).observed == observed
 
 
-def votes(*pairs):
+def votes(*pairs: tuple[int, float | None]) -> list[StopSignals]:
     """Turns as (answer, confidence); answer 0 cannot be read."""
     return [StopSignals("CORRECT", p, truncated=False, answer=a) for a, p in pairs]
 
@@ -268,7 +269,7 @@ def test_fixed_turns_stop_there_and_no_rule_at_all_at_the_end():
 # --- replays and their cost ---------------------------------------------------------------------
 
 
-def letter_record(letters, right):
+def letter_record(letters: str, right: str) -> dict[str, Any]:
     """A recording whose turn t says a letter and costs 100 t prompt and t completion tokens."""
     turns = [
         (one == right, "C", 0.9 if one == "b" else 0.1, t + 1) for t, one in enumerate(letters)

@@ -1,5 +1,7 @@
 """Stopping rules of many families at equal tokens."""
 
+from typing import Any
+
 import pytest
 
 from svr_lightning.analysis.replay import replay
@@ -16,7 +18,7 @@ FOUR = {
 }
 
 
-def four():
+def four() -> list[dict[str, Any]]:
     rows = []
     for name, (letters, right) in FOUR.items():
         row = record(name, *[(one == right, "U", 0.5, 5) for one in letters])

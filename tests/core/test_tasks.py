@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -48,7 +49,7 @@ class Lenient(Countdown):
 
 
 @pytest.fixture
-def module(tmp_path, monkeypatch):
+def module(tmp_path, monkeypatch) -> Iterator[str]:
     (tmp_path / "echo_tasks.py").write_text(MODULE)
     (tmp_path / "raises.py").write_text("raise RuntimeError('no luck')")
     monkeypatch.syspath_prepend(tmp_path)
@@ -109,7 +110,7 @@ def test_what_is_no_task_is_refused_in_one_line(module, spec, message):
 def test_an_answer_that_cannot_be_graded_is_wrong_and_says_why_and_other_errors_are_raised(
     monkeypatch, caplog
 ):
-    def grade(_, completion, __):
+    def grade(_: object, completion: str, __: object) -> bool:
         raise GradingError("the sandbox is gone") if completion == "?" else KeyError(completion)
 
     task = get_task("countdown")

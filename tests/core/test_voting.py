@@ -33,7 +33,7 @@ def test_the_whole_pool_votes_once(answers, right):
     assert values["ci95"][f"maj@{len(answers)}"] == wilson_interval(float(right), 1)
 
 
-def by_hand(answers, k):
+def by_hand(answers: str, k: int) -> float:
     """The share of k-subsets, in the order of the pool, whose majority is ``a``."""
     wins = []
     for chosen in combinations(answers, k):
@@ -98,6 +98,6 @@ def test_answers_that_an_evaluator_takes_for_one_are_one_vote(task, answers, cla
     assert numbers(task, answers) == classes
 
 
-def numbers(task, answers):
+def numbers(task: str, answers: list[str | None]) -> list[int]:
     known = AnswerNumbers(get_task(task).answer_form)
     return [known.number(answer) - 1 for answer in answers]

@@ -22,7 +22,7 @@ GSM8K = get_task("gsm8k")
 PROBLEM = Problem(id="q", task="gsm8k", question="What is 2 + 2?", reference="4")
 
 
-def answer(text, correct, *, truncated=False):
+def answer(text: str, correct: bool, *, truncated: bool = False) -> TurnRecord:
     return TurnRecord(
         turn=1,
         text=text,

@@ -24,7 +24,7 @@ SHORT = flags({"trainer.max_steps": 2, "data.problems_per_step": 2, "data.test":
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(tmp_path_factory) -> tuple[Path, str]:
     """A short training of the embedded default, and its terminal output."""
     folder = tmp_path_factory.mktemp("e2e") / "run"
     words = ("fit", *TINY, *SHORT, "--trainer.default_root_dir", str(folder))
@@ -109,7 +109,7 @@ def test_the_real_configurations_run_on_real_rows(name, tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
+def installed(tmp_path_factory) -> Path:
     """The ``bin`` of an environment with the wheel, and what else this one has installed."""
     folder = tmp_path_factory.mktemp("installed")
     pip = [sys.executable, "-m", "pip", "--quiet"]
@@ -125,7 +125,7 @@ def installed(tmp_path_factory):
 
 
 def test_an_installed_wheel_needs_no_checkout(installed, tmp_path):
-    def run_installed(*arguments, program="svr"):
+    def run_installed(*arguments: str, program: str = "svr") -> str:
         done = ran(installed / program, *arguments, cwd=tmp_path)
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout

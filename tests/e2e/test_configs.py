@@ -2,6 +2,8 @@
 
 import os
 import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -20,7 +22,7 @@ OVERLAYS = sorted(
 number of the paper in tests/core/test_paper_settings.py."""
 
 
-def resolve(capsys, *configs):
+def resolve(capsys, *configs: Path) -> dict[str, Any]:
     """What a training of these layers is configured with."""
     return resolved(capsys, "fit", *(part for path in configs for part in ("--config", path)))
 
@@ -50,7 +52,7 @@ def test_the_layer_for_a_cpu_has_embedded_problems_for_every_data_set(name):
     assert all(len(problems) > 100 for problems in data.problems("test"))
 
 
-def assert_within(layer, resolved):
+def assert_within(layer: Any, resolved: Any) -> None:
     """What a layer says is what was resolved."""
     if isinstance(layer, dict):
         for key, value in layer.items():

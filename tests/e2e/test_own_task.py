@@ -2,6 +2,7 @@
 
 import shutil
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -48,7 +49,7 @@ data:
 
 
 @pytest.fixture
-def package(tmp_path, monkeypatch):
+def package(tmp_path, monkeypatch) -> Path:
     folder = tmp_path / "my_package"
     folder.mkdir()
     (folder / "__init__.py").touch()

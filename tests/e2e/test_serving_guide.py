@@ -5,9 +5,10 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 from svr_lightning.__main__ import main
-from tests.chat_server import ChatServer, completion, turn_of
+from tests.chat_server import ChatServer, Reply, completion, turn_of
 from tests.commands import ROOT, write_jsonl
 from tests.pages import blocks, page
 from tests.served import started
@@ -18,7 +19,7 @@ UPSTREAM, OWN = "http://127.0.0.1:8000/v1", "http://127.0.0.1:8080/v1"
 QUESTIONS = 60
 
 
-def model(body, _):
+def model(body: dict[str, Any], _: int) -> Reply:
     """A model that is no policy of this package: sure and right, or in doubt at its first try."""
     a, b = map(int, re.findall(r"What is (\d+) \+ (\d+)", body["messages"][-1]["content"])[0])
     luck = hashlib.sha256(f"{a} {b}".encode()).digest()[0]
@@ -31,7 +32,7 @@ def model(body, _):
     )
 
 
-def commands():
+def commands() -> list[list[str]]:
     """What the guide's shell commands say after ``svr``."""
     lines = [line for block in blocks(PAGE, "bash") for line in block.splitlines()]
     return [shlex.split(line)[1:] for line in lines if line.startswith("svr ")]
@@ -48,7 +49,7 @@ def test_sixty_labelled_questions_make_a_certified_proxy(tmp_path, monkeypatch):
     write_jsonl(Path("questions.jsonl"), rows)
     with ChatServer(model) as upstream:
 
-        def here(words):
+        def here(words: list[str]) -> list[str]:
             return [word.replace(UPSTREAM, upstream.url) for word in words]
 
         assert main(here(record)) == 0

@@ -3,8 +3,10 @@
 import hashlib
 import itertools
 import random
+from typing import Any
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from experiments.problems.countdown import split_of
 from experiments.warmstart import __main__ as command
@@ -15,6 +17,8 @@ from svr_lightning.core.parsing import self_check_format_score, without_spans
 from svr_lightning.recipes.scrpo import ANALYSIS_CLOSE, ANALYSIS_OPEN
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
+from svr_lightning.tasks.base import Task
+from svr_lightning.training.documents import Document
 
 COUNTDOWN, GSM8K = get_task("countdown"), get_task("gsm8k")
 
@@ -23,19 +27,19 @@ MANY = 6000
 """The standard error of an AUROC over so many documents is below .01."""
 
 
-def documents(module, count):
+def documents(module: Any, count: int) -> list[Document]:
     """Of the last lesson."""
     return [*itertools.islice(module.lessons()[-1].demonstrations.stream(3), count)]
 
 
-def countdown_question(document):
+def countdown_question(document: Document) -> tuple[list[int], int]:
     """Numbers and target of the question in a prompt; drafts come behind it or hold none."""
     question = document.messages[1]["content"].split("Using the numbers [", 1)[1]
     numbers, rest = question.split("]", 1)
     return [int(n) for n in numbers.split(",")], int(rest.split("equals ")[1].split(".")[0])
 
 
-def assert_form(task, document):
+def assert_form(task: Task, document: Document) -> None:
     """A completion has the form that its prompt asks for."""
     assert len(document.completion) <= task.style.draft_limit
     assert document.draft in document.messages[1]["content"]
@@ -49,13 +53,13 @@ def assert_form(task, document):
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
+def tokenizer() -> PreTrainedTokenizerFast:
     shown = countdown.lessons()[-1].demonstrations.stream(0)
     return build_tokenizer(shown, sample=2000, vocabulary=1000, largest_number=200)
 
 
 @pytest.fixture(scope="module")
-def many():
+def many() -> list[Document]:
     return documents(countdown, MANY)
 
 

@@ -3,12 +3,13 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from experiments.miniature.recordings import FILE, read_outcomes, write_outcomes
 from experiments.miniature.results import row_entries
-from experiments.miniature.rows import BOTH, RESULTS
+from experiments.miniature.rows import BOTH, RESULTS, Task
 from experiments.miniature.tables import table_md
 from svr_lightning.analysis.replay import replay
 
@@ -21,7 +22,7 @@ PAGE = {
 """Titles of rows that the page spells out."""
 
 
-def published(task):
+def published(task: Task) -> Any:
     return json.loads((ROOT / RESULTS / task / "results.json").read_text(encoding="utf-8"))
 
 

@@ -3,6 +3,7 @@
 import sys
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -11,7 +12,7 @@ from jsonargparse import ArgumentParser
 from experiments.commands import Command
 from experiments.miniature import rows
 from experiments.miniature.__main__ import run
-from experiments.miniature.rows import ROWS
+from experiments.miniature.rows import ROWS, Row, Task
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.recipes.base import Recipe
 from tests.recipes import WRONG, play
@@ -20,14 +21,14 @@ ROOT = Path(__file__).resolve().parents[2]
 SHORT = [row for row in ROWS if row.trained and row.policy_of is None and row.steps is None]
 
 
-def merged(below, above):
+def merged(below: Any, above: Any) -> Any:
     """What two configurations are together; a list replaces a list."""
     if isinstance(below, dict) and isinstance(above, dict):
         return {**below, **{key: merged(below.get(key), value) for key, value in above.items()}}
     return above
 
 
-def resolved(row, task):
+def resolved(row: Row, task: Task) -> tuple[dict[str, Any], Recipe]:
     """The merged configuration of a row, and its recipe."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--recipe", type=Recipe)

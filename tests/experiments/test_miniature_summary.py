@@ -12,7 +12,7 @@ from tests.trajectories import record, turn_tables
 
 
 def test_problems_of_one_set_of_numbers_are_drawn_together():
-    def of(*names):
+    def of(*names: str) -> list[int]:
         rows = [{**record(name, (True, "C", 0.9, 1)), "cluster": "same"} for name in names]
         return [*map(int, summary.clusters(turn_tables(rows)["toy"]))]
 
@@ -20,7 +20,7 @@ def test_problems_of_one_set_of_numbers_are_drawn_together():
     assert of("test-0-shop", "test-1-shop") == [0, 0]  # the clusters of the data set
 
 
-def judged(name, turns, seeds=2):
+def judged(name: str, turns: list[tuple[bool, str, float, int]], seeds: int = 2) -> Judged:
     """A row whose ten problems all have the same turns, greedily and sampled, with every seed."""
     rows = [record(f"p{number}", *turns) for number in range(10)]
     tables = dict.fromkeys(("greedy", "sampled"), (turn_tables(rows)["toy"],) * seeds)

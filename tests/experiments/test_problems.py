@@ -22,7 +22,7 @@ def test_the_data_sets_that_ship_are_made_by_this_code():
         assert path.read_text() == "".join(f"{json.dumps(row)}\n" for row in made[name]), name
 
 
-def _numbers(split):
+def _numbers(split: str) -> set[tuple[int, ...]]:
     return {tuple(sorted(row["nums"])) for row in countdown.rows(split, orders=6)}
 
 

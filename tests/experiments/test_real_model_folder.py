@@ -2,6 +2,7 @@
 
 import hashlib
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ PIECES = [f"piece {number}".encode() for number in range(1, 12)]
 
 
 @pytest.fixture
-def packed(tmp_path, monkeypatch):
+def packed(tmp_path, monkeypatch) -> Path:
     """Eleven wheels, so that the order of names is not that of numbers."""
     for number, piece in enumerate(PIECES, start=1):
         with zipfile.ZipFile(tmp_path / f"toy_part{number}-1.0-py3-none-any.whl", "w") as wheel:

@@ -2,31 +2,33 @@
 
 import gzip
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 
 from experiments.real.report import adaptive, fitted, free_options, report, says_correct
+from svr_lightning.analysis.table import TurnTable
 from tests import trajectories
 
 
-def turn(right, confidence, logprob, answer, **more):
+def turn(right: bool, confidence: float, logprob: float, answer: int, **more: Any) -> Any:
     verdict = "C" if confidence > 0.5 else "I"
     scores = {"completion_logprob": logprob, "answer_logprob": logprob, "answer_group": answer}
     return (right, verdict, confidence, 4), {"prompt_tokens": 6, **scores, **more}
 
 
-def record(name, *turns, dataset="test"):
+def record(name: str, *turns: Any, dataset: str = "test") -> dict[str, Any]:
     found = trajectories.record(name, *(values for values, _ in turns), dataset=dataset)
     numbered = zip(found["turns"], turns, strict=True)
     return {**found, "turns": [{**one, **more} for one, (_, more) in numbered]}
 
 
-def recorded(*rows):
+def recorded(*rows: dict[str, Any]) -> TurnTable:
     return trajectories.turn_tables(rows)["test"]
 
 
-def two_problems():
+def two_problems() -> TurnTable:
     """The first is right at turn 1 and accepted at turn 2; the second is right at turn 3 only."""
     first = [turn(True, 0.7, -0.1, 1), turn(False, 0.9, -0.3, 2), turn(True, 0.1, -0.2, 1)]
     second = [turn(False, 0.1, -0.5, 1), turn(False, 0.2, -0.4, 1), turn(True, 0.8, -0.6, 2)]

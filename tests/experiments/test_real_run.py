@@ -24,7 +24,7 @@ CHEAP = flags(
 
 
 @pytest.fixture
-def small(tmp_path, monkeypatch):
+def small(tmp_path, monkeypatch) -> Path:
     """A folder of runs whose model and start are the embedded policy."""
     monkeypatch.setattr(tasks, "SIZES", {"test": 10, "train": 10, "control": 6})
     monkeypatch.setattr(plan, "RESULTS", tmp_path / "results")

@@ -20,7 +20,7 @@ TASK = ShortAnswer()
 
 
 def test_no_problem_is_both_trained_on_and_held_out_nor_demonstrated():
-    def numbers(question):
+    def numbers(question: str) -> tuple[str, ...]:
         return (question.split()[0], *re.findall(r"\d+", question))
 
     held_out = {numbers(row["question"]) for row in split("test")}

@@ -15,7 +15,7 @@ from svr_lightning.analysis.choice import Options, choose, draw
 PUBLISHED = Path(__file__).parents[2] / "experiments" / "starts" / "results" / "outcomes.npz"
 
 
-def one_rule(right, tokens=10.0):
+def one_rule(right: float, tokens: float = 10.0) -> Options:
     """A rule that is right on a share of eight problems."""
     labels = np.arange(8) < 8 * right
     return Options(
@@ -25,7 +25,7 @@ def one_rule(right, tokens=10.0):
     )
 
 
-def two_starts():
+def two_starts() -> Outcomes:
     starts = [
         Start(
             seed=seed,

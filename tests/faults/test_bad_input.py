@@ -12,7 +12,7 @@ from tests.commands import SHIPPED, TINY, refused
 ENGINE, RECIPE, STOP = "--model.engine", "--model.recipe", "--model.evaluation.stop"
 
 
-def fault(capsys, tmp_path, *words):
+def fault(capsys, tmp_path, *words: object) -> str:
     """What ``fit`` says of these options of the embedded default."""
     root = ("--trainer.default_root_dir", tmp_path / "run")
     return refused(capsys, "fit", *TINY, *root, *words)

@@ -5,9 +5,11 @@ It is one file, or under DeepSpeed a folder with files of each process.
 
 import os
 import pickle
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -30,7 +32,7 @@ ONE_PROCESS = SimpleNamespace(
 )
 
 
-def numbers(step, part=0):
+def numbers(step: int, part: int = 0) -> torch.Tensor:
     return torch.full((50,), 10.0 * step + part)
 
 
@@ -45,16 +47,16 @@ class OneFile:
     def __init__(self) -> None:
         self._io = DurableCheckpointIO()
 
-    def save(self, step, path):
+    def save(self, step: int, path: Path) -> None:
         self._io.save_checkpoint({"part": numbers(step), "global_step": step}, path)
 
-    def step_of(self, path):
+    def step_of(self, path: Path) -> int:
         """The step of a checkpoint that loads, its tensor compared with what was saved."""
         loaded = self._io.load_checkpoint(path)
         assert torch.equal(loaded["part"], numbers(loaded["global_step"]))
         return int(loaded["global_step"])
 
-    def remove(self, path):
+    def remove(self, path: Path) -> None:
         self._io.remove_checkpoint(path)
 
 
@@ -72,13 +74,13 @@ class Shards:
         self._engine = SimpleNamespace(save=None, load=None)
         make_durable(self._engine)
 
-    def save(self, step, path):
+    def save(self, step: int, path: Path) -> None:
         with replacing(ONE_PROCESS, path) as folder:
             for number, name in enumerate(self.files):
                 state = {"step": step, "part": numbers(step, number)}
                 self._engine.save(state, path=str(folder / name))
 
-    def step_of(self, path):
+    def step_of(self, path: Path) -> int:
         """The step of a checkpoint of which every part loads and is of the same save."""
         if not path.exists() and (old := path.with_name(".last.ckpt.old")).exists():
             os.rename(old, path)  # between two renames; a person can give it its name back
@@ -89,12 +91,15 @@ class Shards:
         (step,) = {part["step"] for part in loaded}
         return int(step)
 
-    def remove(self, path):
+    def remove(self, path: Path) -> None:
         remove(path)
 
 
+Kind = OneFile | Shards
+
+
 @pytest.fixture(params=["one file", "shards"])
-def kind(request):
+def kind(request) -> Kind:
     if request.param == "one file":
         return OneFile()
     pytest.importorskip("deepspeed")
@@ -102,7 +107,7 @@ def kind(request):
 
 
 @pytest.fixture
-def saved(tmp_path, kind):
+def saved(tmp_path, kind: Kind) -> Path:
     """``last.ckpt`` of step 1."""
     path = tmp_path / "checkpoints" / "last.ckpt"
     kind.save(1, path)
@@ -112,7 +117,7 @@ def saved(tmp_path, kind):
 one_file = pytest.mark.parametrize("kind", ["one file"], indirect=True)
 
 
-def names(folder):
+def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
@@ -133,12 +138,12 @@ class Killed(BaseException):
 
 
 @contextmanager
-def ending_at(number, fault):
+def ending_at(number: int, fault: BaseException) -> Iterator[None]:
     """Raise before the ``number``-th change to what lies on the disk, and of a kill ever after."""
     calls = 0
 
-    def counted(function):
-        def call(*arguments, **options):
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
             nonlocal calls
             calls += 1
             if calls == number or (calls > number and isinstance(fault, Killed)):
@@ -155,7 +160,7 @@ def ending_at(number, fault):
         yield
 
 
-def killed(kind, step, path, call):
+def killed(kind: Kind, step: int, path: Path, call: int) -> bool:
     """Whether a save came as far as its ``call``-th change."""
     try:
         with ending_at(call, Killed()):
@@ -191,15 +196,15 @@ def test_a_write_that_breaks_off_leaves_the_previous_checkpoint_and_says_how_muc
     assert names(saved.parent) == ["last.ckpt"]
 
 
-def truncate(path):
+def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def empty(path):
+def empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
-def flip_a_bit(path):
+def flip_a_bit(path: Path) -> None:
     """In the middle, where the numbers are: the file still loads, with another number in it."""
     data = bytearray(path.read_bytes())
     last = max(data.find(numbers(1, part).numpy().tobytes()) for part in range(3))
@@ -213,15 +218,15 @@ class Malicious:
     def __init__(self, mark: Path) -> None:
         self.mark = mark
 
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         return os.system, (f"touch {self.mark}",)
 
 
-def plant(path):
+def plant(path: Path) -> None:
     torch.save({"global_step": Malicious(path.with_name("mark"))}, path)
 
 
-def plant_a_bare_pickle(path):
+def plant_a_bare_pickle(path: Path) -> None:
     path.write_bytes(pickle.dumps(Malicious(path.with_name("mark")), protocol=2))
 
 
@@ -246,7 +251,7 @@ def test_resuming_from_a_damaged_checkpoint_is_one_line_and_changes_nothing(save
     assert saved.read_bytes() == before
 
 
-def resumed(path):
+def resumed(path: Path) -> None:
     small_fit.trainer(path.parent).fit(small_fit.module(), small_fit.data(), ckpt_path=path)
 
 

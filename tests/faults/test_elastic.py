@@ -1,6 +1,7 @@
 """Two processes under torchrun share a training; of one that is killed, both begin again."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +19,7 @@ CALLBACKS = (
 )
 
 
-def run_two(folder, mark):
+def run_two(folder: Path, mark: Path) -> str:
     """Train on two processes that torchrun starts, and starts once more; what was printed."""
     engine = f"{{class_path: tests.faults.rank_engine.KilledOnce, init_args: {{mark: {mark}}}}}"
     settings = {
@@ -54,7 +55,7 @@ def run_two(folder, mark):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory) -> Path:
     """A training in which no process is killed."""
     folder = tmp_path_factory.mktemp("elastic") / "whole"
     mark = folder.with_name("struck before")

@@ -1,6 +1,7 @@
 """Of two real processes one fails: its own error is shown, and soon both are gone."""
 
 import time
+from pathlib import Path
 
 import psutil
 
@@ -14,7 +15,7 @@ ONE_UPDATE = flags(
 )
 
 
-def run_two(folder, rank, fault, others="wait"):
+def run_two(folder: Path, rank: int, fault: str, others: str = "wait") -> tuple[int, str]:
     """Train on two processes until the fault; the exit code, and what both printed."""
     engine = (
         "{class_path: tests.faults.rank_engine.FaultyRank, "
@@ -35,7 +36,7 @@ def run_two(folder, rank, fault, others="wait"):
     return code, (folder / "log").read_text(errors="replace")
 
 
-def runs(pid):
+def runs(pid: int) -> bool:
     """Whether a process does anything; a dead one may be listed until somebody asks after it."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE

@@ -10,6 +10,7 @@ from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Problem
 from svr_lightning.evaluation.adaptive import trajectory_record
 from svr_lightning.evaluation.printing import TurnPrinter, print_outcome
+from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.svr import SVR
 from tests.recipes import play
 
@@ -27,7 +28,7 @@ TEXTS = [f"{text}<answer>{text}</answer>" for text in HOSTILE]
 each_text = pytest.mark.parametrize("text", TEXTS, ids=ascii)
 
 
-def group(text):
+def group(text: str) -> Group:
     """Two trajectories of a problem that is hostile itself."""
     problem = Problem(
         id=text, task="countdown", question=text, reference="8", payload={"nums": [3, 5]}

@@ -2,11 +2,16 @@
 
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from svr_lightning.core.types import Problem
 from svr_lightning.training.module import SVRModule
+from svr_lightning.training.rollouts import Rollout
 from svr_lightning.training.sources import DataSource
 from tests.commands import jsonl
 from tests.small_fit import data, module, same, trainer, weights
@@ -18,47 +23,47 @@ class Cut(SVRModule):
     place: tuple[str, int] | None = None
     """Where, and after how many optimizer steps."""
 
-    def _is_here(self, name):
+    def _is_here(self, name: str) -> bool:
         here = self.place == (name, self.global_step)
         self.place = None if here else self.place
         return here
 
-    def collect(self, problems):
+    def collect(self, problems: list[Problem]) -> Rollout:
         if self._is_here("rollout"):
             raise KeyboardInterrupt
         if self._is_here("rollout, SIGTERM"):
             os.kill(os.getpid(), signal.SIGTERM)
         return super().collect(problems)
 
-    def training_step(self, rollout, batch_idx):
+    def training_step(self, rollout: Rollout, batch_idx: int) -> None:
         if self._is_here("update"):
             os.kill(os.getpid(), signal.SIGINT)
         super().training_step(rollout, batch_idx)
 
-    def validation_step(self, *args, **options):
+    def validation_step(self, *args: Any, **options: Any) -> None:
         if self._is_here("validation"):
             raise KeyboardInterrupt
         super().validation_step(*args, **options)
 
-    def test_step(self, *_, **__):
+    def test_step(self, *_: Any, **__: Any):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.fixture(autouse=True)
-def _ctrl_c():
+def _ctrl_c() -> Iterator[None]:
     """As in a fresh process: Lightning ignores further signals after an interrupt."""
     own = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, own)
 
 
-def few(split):
+def few(split: str) -> DataSource:
     return DataSource(
         name=split, task="countdown", path="embedded:countdown-tiny", split=split, limit=6
     )
 
 
-def run(folder, place=None, resume=None):
+def run(folder: Path, place: tuple[str, int] | None = None, resume: Path | None = None) -> Cut:
     """Two epochs of three steps with three validations; a checkpoint is saved at the end only."""
     saver = ModelCheckpoint(every_n_train_steps=100, save_top_k=0, save_last=True)
     one = trainer(
@@ -78,7 +83,7 @@ def run(folder, place=None, resume=None):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory) -> tuple[Path, Cut]:
     """The run without an interrupt."""
     folder = tmp_path_factory.mktemp("whole")
     return folder, run(folder)
@@ -115,7 +120,7 @@ def test_an_interrupted_run_saves_a_checkpoint_and_resumes_with_the_same_end(
 def test_a_run_that_was_interrupted_before_it_began_names_no_checkpoint(
     tmp_path, caplog, monkeypatch
 ):
-    def interrupt(*_):
+    def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(SVRModule, "configure_model", interrupt)

@@ -2,6 +2,8 @@
 
 import signal
 import time
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +15,7 @@ ADAPTERS = ("--model.policy.lora.r", "4", "--model.reference.every", "0")
 
 
 @pytest.fixture(scope="module")
-def options(request):
+def options(request) -> tuple[str, ...]:
     """What trains, as a test asks for it."""
     if request.param:
         pytest.importorskip("peft")
@@ -21,7 +23,7 @@ def options(request):
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(options, tmp_path_factory):
+def uninterrupted(options: tuple[str, ...], tmp_path_factory) -> tuple[Path, float]:
     """The end state to reach, and how long one optimizer step takes, validations included."""
     folder = tmp_path_factory.mktemp("resume") / "whole"
     process = start(folder, *options)
@@ -55,7 +57,7 @@ def test_a_validation_is_made_up_for_where_a_kill_cut_it_off(uninterrupted, tmp_
     assert differences(uninterrupted[0], folder) == []
 
 
-def _kill_at(path, process):
+def _kill_at(path: Path, process: BaseProcess) -> None:
     """Kill a run the moment that a file appears."""
     wait_for(path, process)
     process.kill()

@@ -2,6 +2,8 @@
 
 import logging
 import time
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,7 +23,7 @@ from tests.commands import TINY, embedded, flags
 PROBLEMS = 16
 
 
-def arguments(folder):
+def arguments(folder: Path) -> list[str]:
     """Two turns of each problem, four problems at a time."""
     settings = {
         "trainer.default_root_dir": folder,
@@ -34,12 +36,12 @@ def arguments(folder):
     return ["test", *TINY, *flags(settings)]
 
 
-def files(folder):
+def files(folder: Path) -> dict[str, bytes]:
     """Everything that an evaluation leaves."""
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-def killed(folder, journal, after):
+def killed(folder: Path, journal: Path, after: int) -> bytes:
     """Kill -9 the command once it has finished ``after`` problems; returns its journal."""
     process = forked.start(folder / "log", *arguments(folder))
     until = time.monotonic() + 300
@@ -72,7 +74,7 @@ def test_an_evaluation_killed_and_started_again_leaves_the_same_files(tmp_path, 
     assert files(evaluation) == whole
 
 
-def prints(tmp_path, monkeypatch, limit=2, **changes):
+def prints(tmp_path, monkeypatch, limit: int = 2, **changes: Any) -> tuple[SVRModule, str]:
     """A module and the fingerprint of its evaluation of the test set."""
     source = {"task": "countdown", "path": "embedded:countdown-tiny", "split": "test"}
     data = SVRDataModule(test=[DataSource(name="held_out", **source, limit=limit)])

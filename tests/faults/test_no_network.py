@@ -2,6 +2,7 @@
 
 import socket
 import time
+from typing import Any
 
 import pytest
 
@@ -13,11 +14,11 @@ from tests.commands import SMALL
 
 
 @pytest.fixture(autouse=True)
-def no_network(monkeypatch):
+def no_network(monkeypatch) -> list[Any]:
     """Every attempt to reach another machine fails at once; returns the attempts."""
     attempts = []
 
-    def refuse(*arguments, **_):
+    def refuse(*arguments: Any, **_: Any) -> Any:
         attempts.append(arguments)
         raise OSError("Network is unreachable")
 

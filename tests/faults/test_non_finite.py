@@ -3,6 +3,8 @@
 import copy
 import math
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +21,7 @@ from tests.faults.runs import compare
 Fault = Callable[[SVRModule, TrainBatch], None]
 
 
-def fit(folder, *callbacks):
+def fit(folder: Path, *callbacks: Callback) -> None:
     """Two optimizer steps of two micro-batches with two trajectories each."""
     model = small_fit.module(
         recipe=SVR(group_size=2, horizon=2, length_scale=92, loss=LossSpec(beta=0.1)),
@@ -39,7 +41,7 @@ class Strike(Callback):
         self.step_problems = []
         self._fault = fault
 
-    def on_train_batch_start(self, trainer, pl_module, batch, index):
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, index: int) -> None:
         if index != 1:
             return
         rollout = batch
@@ -49,11 +51,11 @@ class Strike(Callback):
         self.batch_problems = list(dict.fromkeys(batch.group_ids))
         self.step_problems = [group.problem.id for group in rollout.groups]
 
-    def on_exception(self, trainer, pl_module, exception):
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self.after = state(trainer, pl_module)
 
 
-def state(trainer, model):
+def state(trainer: Any, model: SVRModule) -> dict[str, Any]:
     """Everything that an optimizer step changes."""
     (optimizer,) = trainer.optimizers
     return copy.deepcopy(
@@ -66,16 +68,16 @@ def state(trainer, model):
     )
 
 
-def infinite_advantage(model, batch):
+def infinite_advantage(model: SVRModule, batch: TrainBatch) -> None:
     batch.advantages[1] = math.inf
 
 
-def weight_that_is_nan(model, batch):
+def weight_that_is_nan(model: SVRModule, batch: TrainBatch) -> None:
     with torch.no_grad():
         next(model.policy.parameters())[0, 0] = math.nan
 
 
-def infinite_gradient(model, batch):
+def infinite_gradient(model: SVRModule, batch: TrainBatch) -> None:
     parameter = next(model.policy.parameters())
     parameter.register_hook(lambda gradient: gradient + math.inf)
 

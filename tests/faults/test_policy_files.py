@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,11 @@ COMMANDS = (
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path) -> Path:
     return Path(shutil.copytree(SHIPPED, tmp_path / "policy"))
 
 
-def rename(folder, prefix):
+def rename(folder: Path, prefix: str) -> None:
     file = folder / "model.safetensors"
     renamed = {prefix + name: weight for name, weight in load_file(file).items()}
     save_file(renamed, file, metadata={"format": "pt"})
@@ -147,7 +148,7 @@ def test_a_weight_that_is_not_finite_is_named(name, value, folder):
 
 
 @pytest.fixture
-def code(folder, monkeypatch):
+def code(folder: Path, monkeypatch) -> Iterator[Path]:
     """Python in a policy's folder that leaves a file when it runs, and a user who says yes."""
     trace = folder / "it_ran"
     (folder / "code.py").write_text(f"open({str(trace)!r}, 'w')\n")
@@ -156,7 +157,7 @@ def code(folder, monkeypatch):
     assert not trace.exists()
 
 
-def change(file, **settings):
+def change(file: Path, **settings: object) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | settings))
 
 

@@ -8,8 +8,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import httpx
 import pytest
@@ -24,10 +26,10 @@ SOUND = completion(SURE)
 
 
 @contextmanager
-def behind(*replies, **settings):
+def behind(*replies: Reply, **settings: Any) -> Iterator[tuple[str, Scripted]]:
     """The server in front of one that gives these replies and then sound ones."""
 
-    def answer(body, number):
+    def answer(body: dict[str, Any], number: int) -> Reply:
         return replies[number - 1] if number <= len(replies) else SOUND
 
     with proxy(answer, **settings) as (url, upstream):
@@ -35,12 +37,12 @@ def behind(*replies, **settings):
 
 
 @pytest.fixture(scope="module")
-def sound():
+def sound() -> Iterator[str]:
     with behind() as (url, _):
         yield url
 
 
-def within(seconds, holds):
+def within(seconds: float, holds: Callable[[], bool]) -> bool:
     """Whether a condition comes true in this time."""
     until = time.monotonic() + seconds
     while not holds() and time.monotonic() < until:
@@ -48,7 +50,7 @@ def within(seconds, holds):
     return holds()
 
 
-def message(said):
+def message(said: httpx.Response) -> str:
     return str(said.json()["error"]["message"])
 
 
@@ -107,17 +109,17 @@ def test_a_fault_of_the_first_turn_is_a_400_or_429_of_a_stream_too():
 
 
 @contextmanager
-def hung():
+def hung() -> Iterator[tuple[str, threading.Event]]:
     """A server that reads and never answers; the event says that a connection was closed."""
     gone = threading.Event()
 
-    def read(connection):
+    def read(connection: socket.socket) -> None:
         with connection:
             while connection.recv(2**16):
                 pass
         gone.set()
 
-    def accept():
+    def accept() -> None:
         while True:
             try:
                 connection, _ = listening.accept()
@@ -179,7 +181,7 @@ def test_a_body_that_never_ends_is_refused():
 
 
 def test_a_client_that_does_not_read_takes_no_place():
-    def long(_, number):
+    def long(_: dict[str, Any], number: int) -> Reply:
         return SOUND if number > 6 else completion(DOUBT + "x" * 900_000)
 
     with Scripted(long) as upstream, socket.socket() as connection:
@@ -194,7 +196,7 @@ def test_a_client_that_does_not_read_takes_no_place():
             assert chat(url).status_code == 200
 
 
-def wrote(role, content, **more):
+def wrote(role: str, content: Any, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
 
@@ -337,7 +339,7 @@ def test_standard_streams_may_be_closed(closed):
         command += ["serve", *options, "--port", str(port)]
         url = f"http://127.0.0.1:{port}/v1"
 
-        def answers():
+        def answers() -> bool:
             try:
                 return chat(url).status_code == 200
             except httpx.HTTPError:
@@ -367,7 +369,7 @@ def test_control_characters_are_data_on_their_way_in_and_out():
 
 
 def test_sigterm_under_load_answers_what_ends_in_time_and_refuses_the_rest():
-    def slow(body, number):
+    def slow(body: dict[str, Any], number: int) -> Reply:
         reply = completion(SURE)
         reply.delay = 0.5 if number < 9 else 30  # more than the server waits
         if number == 9:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import socket
 import time
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -19,17 +20,17 @@ BODY = {"messages": ASKED}
 
 
 @pytest.fixture(scope="module")
-def upstream():
+def upstream() -> Iterator[Scripted]:
     with Scripted(lambda *_: completion(SURE)) as server:
         yield server
 
 
-def connected(url):
+def connected(url: str) -> socket.socket:
     host, port = url.split("/")[2].split(":")
     return socket.create_connection((host, int(port)), timeout=30)
 
 
-def post(url, **headers):
+def post(url: str, **headers: str) -> int:
     headers = {"content-type": "application/json", **headers}
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return httpx.post(f"{url}/chat/completions", json=BODY, headers=named).status_code
@@ -86,7 +87,7 @@ def test_with_a_key_nothing_else_is_asked_for(upstream):
     assert upstream.headers[-1]["Authorization"] == "Bearer upstream-secret"
 
 
-def closes_within(connection, seconds):
+def closes_within(connection: socket.socket, seconds: float) -> bool:
     connection.settimeout(seconds)
     with contextlib.suppress(ConnectionResetError):
         return connection.recv(2**16) == b""

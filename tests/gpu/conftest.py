@@ -1,12 +1,13 @@
 """The device, the report, and a policy of real shape with random weights."""
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.gpu.policy import save_policy
+from tests.gpu.policy import Policy, save_policy
 from tests.gpu.report import Figures, describe_machine
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -14,7 +15,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture(scope="session")
-def report(request, tmp_path_factory):
+def report(request, tmp_path_factory) -> Path:
     """The file of figures; ``--gpu-report`` keeps what it holds and adds to it."""
     given = request.config.getoption("--gpu-report")
     path = Path(given).resolve() if given else tmp_path_factory.mktemp("gpu") / "gpu.json"
@@ -23,7 +24,7 @@ def report(request, tmp_path_factory):
 
 
 @pytest.fixture
-def figures(request, report):
+def figures(request, report: Path) -> Iterator[Figures]:
     """Adds to the entry of the test, and in the end how long it took."""
     found, began = Figures(report, request.node.name), time.perf_counter()
     yield found
@@ -31,12 +32,12 @@ def figures(request, report):
 
 
 @pytest.fixture(scope="session")
-def policy(tmp_path_factory):
+def policy(tmp_path_factory) -> Policy:
     """Qwen3.5-2B's shape at full depth, saved under the names of its own checkpoints."""
     return save_policy(tmp_path_factory.mktemp("policy"), DEVICE)
 
 
 @pytest.fixture(scope="session")
-def shallow(tmp_path_factory):
+def shallow(tmp_path_factory) -> Policy:
     """The same with four layers."""
     return save_policy(tmp_path_factory.mktemp("shallow"), DEVICE, layers=4)

@@ -1,6 +1,7 @@
 """Both engines serve the weights that the trainer has now, after updates and sleeps too."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class Parity:
             for _ in range(4 if small else 32)
         ]
 
-    def look(self, label, version):
+    def look(self, label: str, version: int) -> list[Sample]:
         """Sync, sample and compare; returns what was sampled."""
         sync = seconds(lambda: self._engine.sync(self._model, version), self._device)
         self._figures(f"{label}.sync", sync, "s")
@@ -50,7 +51,7 @@ class Parity:
         self.means.append(self.difference(label, engine, self.scores(samples), note))
         return samples
 
-    def _sample(self, version):
+    def _sample(self, version: int) -> list[Sample]:
         for number, prompt in enumerate(self._prompts):
             sampling = Decoding(max_completion_tokens=self._tokens, temperature=TEMPERATURE)
             seed = version + number
@@ -69,7 +70,7 @@ class Parity:
         ]
 
     @torch.no_grad()
-    def scores(self, samples, together=8):
+    def scores(self, samples: Sequence[Sample], together: int = 8) -> torch.Tensor:
         """[N] The trainer's log-probabilities, ``together`` sequences at a time."""
         found = []
         for start in range(0, len(samples), together):
@@ -79,7 +80,7 @@ class Parity:
             found.append(logp[batch.mask.bool()].float())
         return torch.cat(found)
 
-    def difference(self, label, one, other, note):
+    def difference(self, label: str, one: torch.Tensor, other: torch.Tensor, note: str) -> float:
         """Report how far two sets of log-probabilities lie apart, in nats; returns the mean."""
         gap = (one - other).abs()
         self._figures(f"{label}.difference_mean", gap.mean().item(), "nats", note)
@@ -87,7 +88,7 @@ class Parity:
         return gap.mean().item()
 
 
-def compare(figures, device, model, engine):
+def compare(figures: Figures, device: str, model: Any, engine: Any) -> None:
     """Before and after an update, and after a sleep if the engine has one.
 
     Raises:
@@ -115,13 +116,13 @@ def compare(figures, device, model, engine):
 
 
 @torch.no_grad()
-def change_weights(model):
+def change_weights(model: Any) -> None:
     """Change the weights by far more than rounding."""
     for parameter in model.parameters():
         parameter.mul_(1.0 + CHANGE * torch.randn_like(parameter))
 
 
-def main(name, device, report, test):
+def main(name: str, device: str, report: str, test: str) -> None:
     """Compare one engine, vLLM eagerly: nothing is compiled, so that a cold machine is quick."""
     figures = Figures(Path(report), test)
     model = random_model(hybrid(device == "cpu"), device)

@@ -3,7 +3,9 @@
 import random
 import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,10 +17,12 @@ from svr_lightning.core.stopping import (
     Majority,
     Posterior,
     RepeatedAnswer,
+    StopRule,
 )
+from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.config import EvaluationConfig, Protocol
-from svr_lightning.evaluation.evaluator import warn_of_faults, warn_of_missing_self_checks
+from svr_lightning.evaluation.evaluator import OnTurn, warn_of_faults, warn_of_missing_self_checks
 from svr_lightning.evaluation.printing import TurnPrinter, print_outcome
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.mlmt_rl import MLMTRL
@@ -26,17 +30,18 @@ from svr_lightning.recipes.svr import SVR
 from svr_lightning.tasks import get_task
 from tests.commands import screen
 from tests.scripted import PROBLEMS, RENDERER, at_places, countdown, evaluator, says, words
+from tests.scripted_engine import ScriptedEngine
 from tests.trajectories import failed, record, records_of, summarize, turn_tables
 
 
 def adaptive(
-    engine,
-    problems=PROBLEMS,
+    engine: ScriptedEngine,
+    problems: Sequence[Problem] = PROBLEMS,
     *,
-    max_turns=4,
-    rule=Confident(),  # noqa: B008 - frozen
-    on_turn=None,
-):
+    max_turns: int = 4,
+    rule: StopRule | None = Confident(),  # noqa: B008 - frozen
+    on_turn: OnTurn | None = None,
+) -> list[dict[str, Any]]:
     found = evaluator(engine, rule=rule, max_turns=max_turns)
     return [record.to_json() for record in found.solve(problems, "toy", on_turn=on_turn)]
 
@@ -49,7 +54,7 @@ OPINIONS = {
 }
 
 
-def opinionated(name, _sample, turn):
+def opinionated(name: str, _sample: int, turn: int) -> list[int]:
     return words(says("8+4-2", *OPINIONS[name][turn - 1]))
 
 
@@ -127,7 +132,7 @@ def test_a_problem_that_does_not_fit_is_recorded_as_wrong_under_its_own_id():
     assert (values["n"], values["accuracy"]) == (3, pytest.approx(1 / 3))
 
 
-def moody(name, _sample, turn):
+def moody(name: str, _sample: int, turn: int) -> list[int]:
     rng = random.Random(f"{name} {turn}")
     verdict = rng.choice(["CORRECT", "CORRECT", "INCORRECT", "UNSURE", "PERHAPS"])
     confidence = rng.choice([0.5, 0.7, 0.8, 0.85, 0.9, 0.95])
@@ -145,14 +150,14 @@ RULES = [
 MANY = [countdown(f"p{index}", (8, 4, 2), 10) for index in range(60)]
 
 
-def moody_records(rule):
+def moody_records(rule: StopRule | None) -> list[dict[str, Any]]:
     engine = at_places(moody, MANY, samples=1)
     engine.max_batch = 5
     return adaptive(engine, MANY, rule=rule, max_turns=5)
 
 
 @pytest.fixture(scope="module")
-def recording():
+def recording() -> list[dict[str, Any]]:
     """Five turns of each problem, whatever the policy says of them."""
     return moody_records(None)
 

@@ -4,14 +4,18 @@ import dataclasses
 import itertools
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from svr_lightning.core.losses import LossSpec, policy_loss
+from svr_lightning.core.types import Sample
 from svr_lightning.policy.logprobs import completion_logprobs
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.update import (
+    TrainBatch,
     balanced_split,
     batch_of,
     micro_batches,
@@ -40,7 +44,7 @@ def test_a_batch_is_padded_on_the_right_and_points_at_what_predicts_each_token()
     assert (batch.weight, batch.group_ids) == (0.5, ("g", "g"))
 
 
-def split(samples, accumulate=1, updates=1):
+def split(samples: list[Sample], accumulate: int = 1, updates: int = 1) -> list[TrainBatch]:
     return micro_batches(samples, accumulate=accumulate, updates=updates, version=0)
 
 
@@ -90,13 +94,13 @@ def test_samples_that_do_not_make_equal_optimizer_steps_are_refused(accumulate, 
 
 
 @pytest.fixture(scope="module", params=[*MODELS, "untied"])
-def model(request):
+def model(request) -> Any:
     if request.param == "untied":
         return tiny_qwen3(tie_word_embeddings=False)
     return MODELS[request.param]()
 
 
-def gradients(model, batches):
+def gradients(model: Any, batches: list[TrainBatch]) -> dict[str, Tensor]:
     model.zero_grad()
     for batch in batches:
         logp = completion_logprobs(model, batch, TEMPERATURE)
@@ -112,7 +116,7 @@ def gradients(model, batches):
     return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
-def close(model, found, expected):
+def close(model: Any, found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     assert found.keys() == expected.keys()
     lengths = [len(s.prompt_ids) + len(s.completion_ids) for s in rollout(32)]
     allowed = of_gradients(model, max(lengths), sum(lengths), expected)

@@ -3,18 +3,19 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.analysis.operating_point import Certificate, read_operating_point
-from svr_lightning.core.stopping import Confident, Majority, rule_as_config
+from svr_lightning.core.stopping import Confident, Majority, StopRule, rule_as_config
 from tests.commands import screen
 from tests.trajectories import adaptive, record, write_results, write_samples
 
 
-def problems(dataset="toy", size=300):
+def problems(dataset: str = "toy", size: int = 300) -> list[dict[str, Any]]:
     """Of ten problems two are stopped wrongly below .80, and one more below .60."""
     right, later = (True, "C", 0.99, 10), (True, "C", 0.99, 10)
     first = {0: (False, "C", 0.7, 10), 1: (False, "C", 0.7, 10), 2: (False, "C", 0.55, 10)}
@@ -25,18 +26,18 @@ def problems(dataset="toy", size=300):
 
 
 @pytest.fixture
-def samples(tmp_path):
+def samples(tmp_path) -> Path:
     write_samples(tmp_path, problems())
     return tmp_path / "samples.jsonl"
 
 
 @pytest.fixture
-def policy(tmp_path):
+def policy(tmp_path) -> Path:
     (tmp_path / "policy").mkdir()
     return tmp_path / "policy"
 
 
-def certify(samples, *arguments, max_pse="0.10"):
+def certify(samples: Path, *arguments: str, max_pse: str = "0.10") -> int:
     promise = ["--max-pse", max_pse] if max_pse else []
     command = ["certify", str(samples.parent), *promise, "--max-turns", "3"]
     if not {"--calibrate-on", "--check-last"} & {*arguments}:
@@ -44,11 +45,11 @@ def certify(samples, *arguments, max_pse="0.10"):
     return main([*command, *arguments])
 
 
-def found(samples):
+def found(samples: Path) -> dict[str, Any]:
     return dict(json.loads((samples.parent / "certify" / "certificate.json").read_text()))
 
 
-def by_threshold(samples):
+def by_threshold(samples: Path) -> dict[float, dict[str, Any]]:
     return {row["threshold"]: row for row in found(samples)["candidates"]}
 
 
@@ -118,7 +119,7 @@ def test_a_promise_is_about_all_data_sets_together(tmp_path):
     assert content["data"]["datasets"] == {"bad": 100, "good": 300}
 
 
-def with_rule(folder, rows, rule, turns):
+def with_rule(folder: Path, rows: list[dict[str, Any]], rule: StopRule, turns: int) -> Path:
     """An evaluation of every turn, whose results quote a stopping rule."""
     evaluation = {"model": {"evaluation": {"stop": rule_as_config(rule)}}}
     write_results(folder, rows, {**evaluation, "protocol": {"max_turns": turns}}, {})
@@ -180,7 +181,7 @@ def test_a_certificate_is_checked_on_new_problems(samples, tmp_path, capsys):
     assert certify(samples) == 0
     certificate = str(samples.parent / "certify" / "certificate.json")
 
-    def check(rows):
+    def check(rows: list[dict[str, Any]]) -> int:
         write_samples(tmp_path / "new", rows)
         return main(["certify", "--check", certificate, str(tmp_path / "new")])
 
@@ -245,7 +246,7 @@ def test_a_wrong_promise_or_option_is_one_line(arguments, said, samples, capsys)
     assert said in line
 
 
-def options_refused(capsys, *arguments):
+def options_refused(capsys, *arguments: str) -> str:
     assert main(["certify", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     return line
@@ -290,7 +291,7 @@ def test_problems_that_a_certificate_was_calibrated_on_are_no_check_of_it(sample
     assert "was calibrated on 300 of 300 problems; check on new problems, since these" in said
 
 
-def with_questions(rows):
+def with_questions(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**row, "question": f"What is {row['id']}?"} for row in rows]
 
 

@@ -7,6 +7,8 @@ import pytest
 
 from svr_lightning.core.credit import is_degenerate
 from svr_lightning.core.seeds import START, SeedContext, derive_seed
+from svr_lightning.core.types import Problem
+from svr_lightning.engines.base import Request
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
@@ -19,7 +21,7 @@ from tests.scripted_engine import ScriptedEngine
 LEARNING, TEACHES_NOTHING = (0.0, 1.0), (1.0, 1.0)
 
 
-def group(name, returns, attempt=0):
+def group(name: str, returns: tuple[float, ...], attempt: int = 0) -> Group:
     return Group(
         problem=ten(name),
         trajectories=(),
@@ -39,7 +41,7 @@ class Rolls:
         self.asked = []
         self._fresh = [list(names) for names in fresh]
 
-    def roll(self, problems, attempt):
+    def roll(self, problems: Sequence[Problem], attempt: int) -> list[Group]:
         names = [each.id for each in problems]
         self.rolled.append(names)
         return [
@@ -47,16 +49,16 @@ class Rolls:
             for name in names
         ]
 
-    def fresh(self, attempt, count, exclude):
+    def fresh(self, attempt: int, count: int, exclude: frozenset[str]) -> list[Problem]:
         self.asked.append((attempt, count, set(exclude)))
         left = [name for name in self._fresh[attempt - 1] if name not in exclude]
         return [ten(name) for name in left[:count]]
 
-    def run(self, names, mode):
+    def run(self, names: Sequence[str], mode: str) -> list[tuple[str, int]]:
         """The names of the groups that are trained on, and their attempts."""
         problems = [ten(name) for name in names]
         groups = self.roll(problems, 0)
-        groups = replace_degenerate(groups, self.roll, self.fresh, mode)
+        groups = replace_degenerate(groups, self.roll, self.fresh, mode)  # type: ignore[arg-type]
         return [(each.problem.id, each.seeds.attempt) for each in groups]
 
 
@@ -95,7 +97,7 @@ def test_batch_falls_back_to_the_untouched_original_after_three_attempts():
 SURE = "\n<self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>"
 
 
-def rolled(*scripts, problems=("p",)):
+def rolled(*scripts: Sequence[str], problems: Sequence[str] = ("p",)) -> list[Group]:
     """Groups in which trajectory i of every problem writes ``scripts[i]``, turn by turn.
 
     All completions are 40 tokens long, so that requests come in the order of turns.
@@ -103,7 +105,7 @@ def rolled(*scripts, problems=("p",)):
     turns = zip(*scripts, strict=True)
     texts = iter([text for turn in turns for _ in problems for text in turn])
 
-    def write(_request):
+    def write(_request: Request) -> list[int]:
         ids, pause = TOKENIZER.encode(next(texts)), TOKENIZER.encode(" ")
         return [*ids, *pause * (39 - len(ids)), TOKENIZER.eos_token_id]
 
@@ -178,7 +180,7 @@ def test_every_attempt_of_resampling_has_its_own_seeds(mode):
     ]
     seeds = []
 
-    def write(request):
+    def write(request: Request) -> list[int]:
         seeds.append(request.seed)
         right = request.seed == expected[2][0]
         return words(says("8+4-2" if right else "8", "UNSURE", 0.5))

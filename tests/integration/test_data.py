@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 from tempfile import mkdtemp
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -19,25 +20,25 @@ FILE = Path(mkdtemp()) / "rows.jsonl"
 FILE.write_text("".join(f'{{"question": "{i} + 1?", "answer": "{i + 1}"}}\n' for i in range(37)))
 
 
-def made(name="made", count=37, **settings):
+def made(name: str = "made", count: int = 37, **settings: Any) -> DataSource:
     return DataSource(name=name, task="gsm8k", path=str(FILE), limit=count, **settings)
 
 
-def module(rank=0, ranks=1, **settings):
+def module(rank: int = 0, ranks: int = 1, **settings: Any) -> SVRDataModule:
     """A data module as process ``rank`` of ``ranks`` holds it."""
     data = SVRDataModule(**{"train": made(), "problems_per_step": 8, **settings})
     place = {"global_rank": rank, "world_size": ranks, "lightning_module": None}
-    data.trainer = SimpleNamespace(**place)
+    data.trainer = SimpleNamespace(**place)  # type: ignore[assignment]
     return data
 
 
-def epoch(data, number=0):
+def epoch(data: SVRDataModule, number: int = 0) -> list[list[str]]:
     loader = data.train_dataloader()
-    loader.sampler.set_epoch(number)
+    loader.sampler.set_epoch(number)  # type: ignore[attr-defined]
     return [[problem.id for problem in batch] for batch in loader]
 
 
-def numbered(size):
+def numbered(size: int) -> list[Problem]:
     return [Problem(id=str(i), task="math", question="q", reference="1") for i in range(size)]
 
 
@@ -188,7 +189,7 @@ def test_a_local_file_stands_for_the_hubs_data_set_and_never_for_a_path_of_the_u
         (tmp_path / f"{name}.jsonl").write_text(row)
     files = {"gsm8k_train": str(tmp_path / "stand_in.jsonl")}
 
-    def read_from(path):
+    def read_from(path: str) -> str | None:
         source = DataSource(name="gsm8k_train", task="gsm8k", path=path)
         data = SVRDataModule(train=source, local_files=files, problems_per_step=1)
         return data.sources["train"][0].path

@@ -2,6 +2,9 @@
 
 import ast
 import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,7 +18,7 @@ CODE = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
 FIDELITY = page("docs/fidelity.md")
 
 
-def links(file):
+def links(file: Path) -> Iterator[tuple[str, str]]:
     """Text and target of every link outside code blocks."""
     yield from LINK.findall(CODE.sub("", file.read_text(encoding="utf-8")))
 
@@ -27,7 +30,7 @@ def test_the_documentation_stays_short():
     assert len(page("README.md").splitlines()) <= 130
 
 
-def anchor(heading):
+def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
@@ -48,7 +51,7 @@ def test_every_relative_link_resolves(file):
     assert broken == []
 
 
-def named():
+def named() -> Iterator[tuple[str, str]]:
     """Every name in backticks that is the text of a link to a Python file, and that file."""
     for file in PAGES:
         for text, target in links(file):
@@ -66,7 +69,7 @@ def test_every_name_is_in_the_file_it_links_to():
     assert {(name, file) for name, file in found if name not in defined(ROOT / file)} == set()
 
 
-def defined(file):
+def defined(file: Path) -> set[str]:
     """Names at the top of a file and, behind their class's name, in its classes."""
     names = set()
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
@@ -76,7 +79,7 @@ def defined(file):
     return names
 
 
-def named_by(node):
+def named_by(node: ast.stmt) -> set[str]:
     """What a statement defines, imports or assigns."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {node.name}
@@ -104,7 +107,7 @@ def test_the_embedded_default_departs_from_the_paper_where_the_table_says_it_doe
     assert departures <= set(listed)
 
 
-def _leaves(node, prefix=""):
+def _leaves(node: Any, prefix: str = "") -> dict[str, Any]:
     """A nested mapping by dotted keys."""
     if not isinstance(node, dict):
         return {prefix: node}

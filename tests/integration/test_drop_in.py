@@ -1,7 +1,9 @@
 """``serve`` in front of programs that know nothing of it: plain answers, counts, a second model."""
 
 import logging
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import httpx
 import openai
@@ -43,7 +45,7 @@ def test_the_text_of_an_answer_has_no_tags_and_no_self_check(completion, text):
     assert answer_text(completion) == text
 
 
-def doubts_first(body, number):
+def doubts_first(body: dict[str, Any], number: int) -> Reply:
     return completion(DOUBT if "[T=2]" not in body["messages"][-1]["content"] else SURE)
 
 
@@ -73,7 +75,7 @@ def test_a_message_holds_the_answer_or_the_turn(server, request_, content, strea
 
 
 @contextmanager
-def escalating(first, second, **settings):
+def escalating(first: Any, second: Any, **settings: Any) -> Iterator[tuple[str, Any, Any]]:
     """A server whose unsure answers go to a second one; and both servers."""
     with ChatServer(first) as one, ChatServer(second) as two:
         stronger = Upstream(
@@ -86,11 +88,11 @@ def escalating(first, second, **settings):
             yield url, one, two
 
 
-def unsure(body, number):
+def unsure(body: dict[str, Any], number: int) -> Reply:
     return completion(DOUBT)
 
 
-def metrics(url):
+def metrics(url: str) -> dict[str, float]:
     """Each sample of the page by its name and labels, as Prometheus reads it."""
     page = httpx.get(f"{url.removesuffix('/v1')}/metrics").text
     return {
@@ -218,7 +220,7 @@ def test_a_promise_about_all_answers_does_not_hold_with_a_second_model(tmp_path)
 def test_every_request_is_counted_and_logged_without_a_word_of_it(caplog):
     caplog.set_level(logging.INFO, REQUESTS)
 
-    def answers(body, number):
+    def answers(body: dict[str, Any], number: int) -> Reply:
         return Reply(b"over", 503) if number in (3, 4) else doubts_first(body, number)
 
     with proxy(answers) as (url, _):

@@ -2,16 +2,21 @@
 
 import json
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.core.prompts import first_turn_messages
 from svr_lightning.core.seeds import derive_seed
-from svr_lightning.core.stopping import Confident
+from svr_lightning.core.stopping import Confident, StopRule
+from svr_lightning.core.types import Problem
 from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.errors import ConfigError
+from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.tasks import get_task
 from tests.chat_server import ChatServer, Reply, completion, turn_of
 from tests.commands import TINY, flags, jsonl, refused
@@ -20,13 +25,13 @@ from tests.trajectories import summarize
 
 
 def remote(
-    server,
-    root,
-    rule=None,
-    max_turns=2,
-    evaluation=None,
-    **settings,
-):
+    server: ChatServer | str,
+    root: Path,
+    rule: StopRule | None = None,
+    max_turns: int = 2,
+    evaluation: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Evaluator:
     """An evaluator on a server, with its journal in ``root``."""
     url = server if isinstance(server, str) else server.url
     engine = OpenAIEngine(url, "tiny", **{"timeout": 20.0, **settings})
@@ -35,24 +40,26 @@ def remote(
     return evaluator(engine, renderer=None, rule=rule, max_turns=max_turns, journal=root, **config)
 
 
-def evaluate(server, root, problems=PROBLEMS, **options):
+def evaluate(
+    server: ChatServer | str, root: Path, problems: Sequence[Problem] = PROBLEMS, **options: Any
+) -> list[dict[str, Any]]:
     records = remote(server, root, **options).solve(problems, "toy")
     return [record.to_json() for record in records]
 
 
-def question_of(body):
+def question_of(body: dict[str, Any]) -> str:
     content = body["messages"][-1]["content"]
     return next(p.id for p in PROBLEMS if p.question in content)
 
 
-def unsure(body, _number=0):
+def unsure(body: dict[str, Any], _number: int = 0) -> Reply:
     """Adds a problem's numbers up and never stops."""
     numbers = next(p.payload["nums"] for p in PROBLEMS if p.id == question_of(body))
     return completion(says("+".join(map(str, numbers)), "UNSURE", 0.1 * turn_of(body)))
 
 
 def test_trajectories_stop_refine_and_count_as_the_server_says(tmp_path):
-    def answer(body, _):
+    def answer(body: dict[str, Any], _: int) -> Reply:
         sure = question_of(body) == "a" and turn_of(body) == 2
         usage = {"prompt_tokens": 100 * turn_of(body), "completion_tokens": 17}
         text = says("8+4-2", "CORRECT", 0.9) if sure else says("1", "INCORRECT", 0.7)
@@ -87,7 +94,7 @@ def test_turns_follow_at_once_and_requests_in_flight_are_bounded(tmp_path):
     others_are_done = threading.Event()
     last_turns = 0
 
-    def answer(body, _):
+    def answer(body: dict[str, Any], _: int) -> Reply:
         nonlocal last_turns
         if question_of(body) == "a":  # no other trajectory may wait for this one
             assert others_are_done.wait(30)
@@ -114,7 +121,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=list(FAULTS))
 def test_a_fault_that_passes_leaves_no_trace(tmp_path, fault):
-    def answer(body, number):
+    def answer(body: dict[str, Any], number: int) -> Reply:
         return fault if number == 2 else unsure(body)
 
     with ChatServer(unsure) as healthy:
@@ -167,7 +174,7 @@ def test_a_server_that_lets_nobody_in_ends_the_run_at_once(tmp_path, monkeypatch
     ids=["too long", "a refusal", "never JSON"],
 )
 def test_a_problem_that_the_server_cannot_complete_counts_as_wrong(tmp_path, reply, error, calls):
-    def answer(body, _):
+    def answer(body: dict[str, Any], _: int) -> Reply:
         return reply if (question_of(body), turn_of(body)) == ("b", 2) else unsure(body)
 
     with ChatServer(answer) as server:
@@ -191,7 +198,7 @@ def test_a_server_that_refuses_everything_is_asked_wrongly(tmp_path):
 
 
 def test_a_server_that_dies_costs_no_finished_problem(tmp_path):
-    def dying(body, number):
+    def dying(body: dict[str, Any], number: int) -> Reply:
         return unsure(body) if number <= 3 else Reply(b"", drop=True)
 
     with ChatServer(dying) as server:
@@ -233,7 +240,7 @@ def test_a_server_that_tells_log_probabilities_can_be_stopped_by_them(tmp_path, 
     assert record["turns"][0].get("completion_logprob") == (-0.5 if known else None)
 
 
-def through(server, folder):
+def through(server: ChatServer, folder: Path) -> list[str]:
     """Options of a command that asks a server."""
     engine = {"": "OpenAIEngine", ".base_url": server.url, ".model_name": "tiny"}
     settings = {f"model.engine{name}": value for name, value in engine.items()}

@@ -1,12 +1,15 @@
 """The transformers engine on tiny random models, against plain forward passes."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 import torch
 from transformers import Gemma3TextConfig, Qwen3Config
 
 from svr_lightning.core.types import Decoding, FinishReason
 from svr_lightning.engines import prefill
-from svr_lightning.engines.base import Request
+from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.engines.sampling import uniforms
 from svr_lightning.engines.transformers import MAX_WAIT, TransformersEngine
 from svr_lightning.errors import ConfigError
@@ -18,23 +21,25 @@ from tests.tolerance import of_logprobs
 
 
 @pytest.fixture(scope="module", params=list(MODELS))
-def model(request):
+def model(request) -> Any:
     return MODELS[request.param]()
 
 
-def started(model, max_batch=64, stop=()):
+def started(model: Any, max_batch: int = 64, stop: tuple[int, ...] = ()) -> TransformersEngine:
     engine = TransformersEngine(max_batch)
     engine.start(model, stop, 512)
     engine.sync(model, 5)
     return engine
 
 
-def complete(model, requests, max_batch=64, stop=()):
+def complete(
+    model: Any, requests: Sequence[Request], max_batch: int = 64, stop: tuple[int, ...] = ()
+) -> dict[int, Output]:
     return run(started(model, max_batch, stop), requests)
 
 
 @pytest.fixture
-def engine(model):
+def engine(model: Any) -> Engine:
     return started(model, max_batch=4, stop=(STOP,))
 
 
@@ -89,7 +94,7 @@ def test_no_more_run_at_once_than_there_are_slots():
     widths = []
     forward = engine._model.forward
 
-    def watch(*args, **kwargs):
+    def watch(*args: Any, **kwargs: Any) -> Any:
         widths.append(kwargs["input_ids"].shape[0])
         return forward(*args, **kwargs)
 
@@ -146,7 +151,7 @@ def test_a_sliding_window_is_refused_before_anything_is_sampled(config):
         pass
 
     model = Model()
-    model.config = config
+    model.config = config  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match=f"cannot serve '{config.model_type}'.*SlidingWindow"):
         TransformersEngine().start(model, (), 512)
 
@@ -162,12 +167,12 @@ PROMPTS = [
 ]
 
 
-def greedy(prompts):
+def greedy(prompts: list[tuple[int, ...]]) -> list[Request]:
     sampling = Decoding(max_completion_tokens=8, temperature=0.0)
     return [Request(id=i, prompt_ids=p, sampling=sampling) for i, p in enumerate(prompts)]
 
 
-def read(model, requests):
+def read(model: Any, requests: list[Request]) -> tuple[dict[int, Output], list[tuple[int, int]]]:
     """The outputs, and the shapes of the token ids that went through the model."""
     shapes = []
     hook = model.register_forward_pre_hook(
@@ -178,7 +183,7 @@ def read(model, requests):
     return outputs, shapes
 
 
-def check(model, requests, outputs):
+def check(model: Any, requests: list[Request], outputs: dict[int, Output]) -> None:
     """Tokens and log-probabilities are those of one plain forward pass."""
     for request in requests:
         output = outputs[request.id]
@@ -211,7 +216,7 @@ def test_ends_of_several_chunks_copy_from_prompts_of_several_lengths(model, monk
     monkeypatch.setattr(prefill, "CHUNK", 24)
     generator = torch.Generator().manual_seed(0)
 
-    def random(count):
+    def random(count: int) -> tuple[int, ...]:
         return tuple(torch.randint(0, 40, (count,), generator=generator).tolist())
 
     prompts = [

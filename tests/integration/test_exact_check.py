@@ -2,6 +2,7 @@
 
 import dataclasses
 from importlib.resources import files
+from typing import Any
 
 import pytest
 import torch
@@ -11,10 +12,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from svr_lightning.core.credit import check_choices
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.rewards import RewardWeights
-from svr_lightning.core.types import Choice, ScoredTurn, TokenChoice, Verdict
+from svr_lightning.core.types import Choice, Sample, ScoredTurn, TokenChoice, Verdict
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.update import (
+    TrainBatch,
     micro_batches,
     policy_update_loss,
 )
@@ -25,11 +27,11 @@ EMBEDDED = ("countdown_policy", "arithmetic_policy")
 SPEC = LossSpec(beta=0.0)
 
 
-def embedded(name):
+def embedded(name: str) -> Any:
     return AutoTokenizer.from_pretrained(str(files("svr_lightning.tiny") / name))
 
 
-def byte_level():
+def byte_level() -> Any:
     """Splits text as Qwen's tokenizer does: words with the space before them, single digits."""
     split = pre_tokenizers.Split(
         Regex(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+"), "isolated"
@@ -53,12 +55,12 @@ def byte_level():
 TOKENIZERS = {**{name: lambda name=name: embedded(name) for name in EMBEDDED}, "bytes": byte_level}
 
 
-def check(verdict, confidence):
+def check(verdict: str, confidence: str) -> str:
     body = f"VERDICT: {verdict}; CONFIDENCE: {confidence}"
     return f"<answer>(10-4)+5</answer>\n<self_check>{body}</self_check>"
 
 
-def checked(tokenizer, verdict, confidence):
+def checked(tokenizer: Any, verdict: str, confidence: str) -> Sample:
     """A right answer with this self-check, and what else it could say."""
     text = check(verdict, confidence)
     turn = ScoredTurn(
@@ -155,7 +157,7 @@ CHOICES = {
 ANY = (Choice(span=(0, 1), alternatives=("a", "b"), scores=(0.0, 1.0)),)
 
 
-def with_choices():
+def with_choices() -> list[Sample]:
     """Two sequences with one and two choices, and one whose self-check cannot be read."""
     rows = [
         sample((5, 6, 7), (8, 9), advantage=0.0),
@@ -169,11 +171,11 @@ def with_choices():
     ]
 
 
-def token_choices(one):
+def token_choices(one: Sample) -> list[TokenChoice]:
     return CHOICES[(*one.prompt_ids, *one.completion_ids)] if one.choices else []
 
 
-def split(samples, accumulate=1):
+def split(samples: list[Sample], accumulate: int = 1) -> list[TrainBatch]:
     return micro_batches(
         samples,
         accumulate=accumulate,
@@ -184,7 +186,7 @@ def split(samples, accumulate=1):
     )
 
 
-def update(model, batches):
+def update(model: Any, batches: list[TrainBatch]) -> tuple[float, dict[str, torch.Tensor]]:
     """The loss of a step and its gradient."""
     model.zero_grad()
     total = 0.0
@@ -196,13 +198,13 @@ def update(model, batches):
 
 
 @pytest.fixture(scope="module")
-def policy():
+def policy() -> Any:
     """The embedded policy, in the precision of finite differences."""
     folder = str(files("svr_lightning.tiny") / "countdown_policy")
     return AutoModelForCausalLM.from_pretrained(folder).double().eval()
 
 
-def expected_by_hand(model):
+def expected_by_hand(model: Any) -> torch.Tensor:
     """The sum over choices of their expected scores, from the model's full scores."""
     total = torch.zeros((), dtype=torch.float64)
     for ids, choices in CHOICES.items():

@@ -1,6 +1,8 @@
 """The exported policy's folder and the threshold that is used with it."""
 
 import json
+from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
@@ -16,7 +18,9 @@ from tests.scripted import RENDERER
 from tests.small_fit import module
 
 
-def exported(root, *, run_config=None, **settings):
+def exported(
+    root: Path, *, run_config: dict[str, Any] | None = None, **settings: Any
+) -> tuple[dict[str, Any], str]:
     """What the folder's operating point says, and the model card."""
     trained = module(**settings)
     trained.run_config = run_config or {}

@@ -2,6 +2,8 @@
 
 import json
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +28,7 @@ SHOWN = dict(
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch) -> Path:
     """A folder with the page's files, from which modules are imported."""
     for name, text in SHOWN.items():
         (tmp_path / name).write_text(text)
@@ -36,7 +38,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def fit(folder, *more, **model):
+def fit(folder: Path, *more: str, **model: Any) -> list[dict[str, Any]]:
     """Two optimizer steps on the command line; the rollouts' lines."""
     arguments = [
         "fit",
@@ -57,7 +59,7 @@ def fit(folder, *more, **model):
     return jsonl(folder / "rollouts.jsonl")
 
 
-def recipe(path, **options):
+def recipe(path: str, **options: Any) -> dict[str, Any]:
     return {"class_path": path, "init_args": {"group_size": 4, "horizon": 2, **options}}
 
 
@@ -99,7 +101,7 @@ def test_a_reward_term_of_ones_own_is_paid_and_logged(here):
     assert all(turn["reward"] == turn["correct"] for turn in turns)  # none is above 200 tokens
 
 
-def evaluated(here, command, *more):
+def evaluated(here: Path, command: Any, *more: str) -> dict[str, Any]:
     """The results of a test of four problems."""
     out = ("--trainer.default_root_dir", str(here / "run"), "--data.test", embedded(4, name="few"))
     assert command(["test", *TINY, *out, *more]) == 0

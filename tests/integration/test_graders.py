@@ -22,7 +22,7 @@ from tests.recipes import single_turn
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def math(reference, task="math"):
+def math(reference: str, task: str = "math") -> Problem:
     return Problem(id="a", task=task, question="?", reference=reference)
 
 
@@ -45,7 +45,7 @@ def test_symbolic_accepts_more_than_paper(task, completion, reference, paper, sy
 
 
 def test_what_the_papers_rule_or_plain_numbers_settle_starts_no_process():
-    def never(*_):
+    def never(*_: str) -> bool:
         raise AssertionError("asked")
 
     grader = SymbolicGrader(never)
@@ -64,7 +64,7 @@ def test_an_unknown_grader_is_named_with_the_known_ones():
         get_grader("x")
 
 
-def worker():
+def worker() -> psutil.Process:
     return psutil.Process(symbolic._processes[os.getpid()].pid)
 
 
@@ -80,7 +80,7 @@ def test_a_worker_that_does_not_answer_is_killed_and_the_next_answer_is_compared
     assert equal_answers_apart("x+2", "2+x")
 
 
-def packages_by_environment(code, *hidden):
+def packages_by_environment(code: str, *hidden: str) -> subprocess.CompletedProcess[str]:
     """Run code in the interpreter without an environment; PYTHONPATH alone has the packages."""
     base = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
     places = [str(ROOT), *hidden, *(place for place in sys.path if "site-packages" in place)]
@@ -113,7 +113,7 @@ def test_a_grader_that_cannot_work_here_says_so_before_the_first_answer(tmp_path
 
 
 def test_an_interrupted_comparison_does_not_answer_the_next_pair():
-    def interrupted(*_):
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,5 +1,7 @@
 """Solutions that are drawn, with self-checks that are decoded greedily."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -24,11 +26,11 @@ TAG = "<self_check>"
 
 
 @pytest.fixture(scope="module")
-def policy():
+def policy() -> Policy:
     return Policy.load(POLICY)
 
 
-def turns(policy, *, greedy, limit=96, horizon=1):
+def turns(policy: Policy, *, greedy: bool, limit: int = 96, horizon: int = 1) -> list[Any]:
     """The turns of each problem, sampled as in training."""
     engine = TransformersEngine(max_batch=8)
     policy.start(engine)

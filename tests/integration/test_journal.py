@@ -1,6 +1,7 @@
 """A journal is trusted up to its last whole line, and only for the evaluation it was for."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,14 +14,14 @@ from tests.trajectories import records_of, uncensored
 RECORDS = records_of(uncensored())
 
 
-def written(path, count=3):
+def written(path: Path, count: int = 3) -> bytes:
     journal = Journal(path, "f")
     for record in RECORDS[:count]:
         journal.append(record)
     return path.read_bytes()  # nothing was closed: a line is in the file when append returns
 
 
-def names(journal):
+def names(journal: Journal) -> list[str]:
     return [name for _, name in journal.entries]
 
 

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,7 +24,7 @@ def test_a_cpu_is_given_no_kernels():
 
 
 @pytest.fixture
-def gpu_packages(tmp_path):
+def gpu_packages(tmp_path) -> Path:
     """A folder with kernels that import anywhere and run on a GPU only, as fla's do."""
     kernel = "raise RuntimeError('0 active drivers ([]). There should only be one.')"
     functions = {
@@ -77,7 +79,7 @@ def test_a_small_model_on_a_cpu_takes_one_thread_unless_the_user_chose(
 
 
 @pytest.fixture
-def patched(monkeypatch):
+def patched(monkeypatch) -> Iterator[list[str]]:
     """The architectures that liger-kernel patches; restores what was chosen for the process."""
     found = []
     monkeypatch.setattr(
@@ -91,10 +93,10 @@ def patched(monkeypatch):
 
 
 @pytest.fixture
-def gpu(monkeypatch, patched):
+def gpu(monkeypatch, patched: list[str]) -> Callable[..., None]:
     """Prepares a hybrid model for a GPU with this Triton and all other kernels."""
 
-    def prepare(triton, capability=(9, 0)):
+    def prepare(triton: str, capability: tuple[int, int] = (9, 0)) -> None:
         monkeypatch.setattr(kernels, "find_spec", lambda _: object())
         monkeypatch.setattr(kernels, "version", lambda _: triton)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)

@@ -5,8 +5,10 @@ import json
 import logging
 import os
 import warnings
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +20,8 @@ from svr_lightning.callbacks import BeforeAfter, HFExport
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.rewards import RewardWeights
 from svr_lightning.core.schedule import warmup_stable_decay
-from svr_lightning.core.types import Decoding
+from svr_lightning.core.types import Decoding, Problem, ScoredTurn
+from svr_lightning.engines.base import Output
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.policy.config import PolicyConfig
@@ -36,7 +39,7 @@ FIRST_STEP = {"lr": 1e-3 * warmup_stable_decay(0, total_steps=1), "length": 576,
 """Of :func:`tests.small_fit.module`: 8 sequences of at most 512 and 64 tokens."""
 
 
-def recipe(**changes):
+def recipe(**changes: Any) -> SVR:
     """That of the small training, changed."""
     settings = {"group_size": 4, "horizon": 2, "length_scale": 92, "loss": LossSpec(beta=0.1)}
     return SVR(**settings | changes)
@@ -50,7 +53,9 @@ class Watch(Callback):
         self.steps = []
         self.problems = []
 
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
         (version,) = {turn.sampled.policy_version for turn in turns_of(pl_module)}
         self.versions.append(version)
         self.steps.append(trainer.global_step)
@@ -78,7 +83,7 @@ def test_several_updates_share_one_rollout(tmp_path):
 class RoundedEngine(TransformersEngine):
     """Reports log-probabilities that are off by 0.01, as those of an engine in bf16 are."""
 
-    def step(self):
+    def step(self) -> list[Output]:
         return [replace(o, logprobs=tuple(p - 0.01 for p in o.logprobs)) for o in super().step()]
 
 
@@ -115,7 +120,7 @@ def test_what_has_no_rollouts_is_refused_in_one_line(tmp_path):
     stock = Trainer(default_root_dir=tmp_path, accelerator="cpu", max_steps=1, logger=False)
     with pytest.raises(ConfigError, match=r"stock lightning Trainer .* svr_lightning.SVRTrainer"):
         stock.fit(module(), datamodule=data())
-    loader = DataLoader([1, 2])
+    loader = DataLoader([1, 2])  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"needs the problems of an SVRDataModule"):
         trainer(tmp_path).fit(module(), loader)
 
@@ -152,14 +157,14 @@ class SaveAndStop(Callback):
     def __init__(self, step: int, path: Path) -> None:
         self.step, self.path = step, path
 
-    def on_train_batch_end(self, trainer, *_):
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         if trainer.global_step == self.step:
             trainer.save_checkpoint(self.path)
             trainer.should_stop = True
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
+def saved(tmp_path_factory) -> Path:
     """The checkpoint of one step of the small training."""
     folder = tmp_path_factory.mktemp("saved")
     trainer(folder, SaveAndStop(1, folder / "1.ckpt")).fit(module(), data())
@@ -214,7 +219,7 @@ def test_a_resumed_run_may_use_its_hardware_and_judge_itself_in_another_way(tmp_
 class Correct:
     """A reward with a state of its own."""
 
-    def __call__(self, scored):
+    def __call__(self, scored: Sequence[ScoredTurn]) -> list[float]:
         return [float(turn.correct) for turn in scored]
 
 
@@ -282,7 +287,7 @@ def test_nothing_is_saved_within_a_rollout(tmp_path):
     path = tmp_path / "now.ckpt"
 
     class Save(Callback):
-        def on_after_backward(self, trainer, pl_module):
+        def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
             trainer.save_checkpoint(path)
 
     with pytest.warns(UserWarning, match=r"within a rollout; .*now.ckpt is not written"):
@@ -303,7 +308,7 @@ def test_the_reference_follows_after_every_second_step(tmp_path):
     history = []
 
     class Look(Callback):
-        def on_train_batch_end(self, trainer, pl_module, *_):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
             history.append(next(pl_module.reference.parameters()).clone())
 
     trainer(tmp_path, Look(), max_steps=4).fit(model, data())
@@ -415,7 +420,7 @@ def test_every_attempt_of_every_step_draws_anew(tmp_path, monkeypatch):
     seeds = []
     draw = SVRDataModule.fresh_problems
 
-    def noted(self, seed, *arguments):
+    def noted(self: SVRDataModule, seed: int, *arguments: Any) -> list[Problem]:
         seeds.append(seed)
         return draw(self, seed, *arguments)
 

@@ -1,7 +1,11 @@
 """Adapters: what they compute, what is saved, served and exported of them, and the reference."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 pytest.importorskip("peft")
@@ -17,6 +21,7 @@ from svr_lightning.policy.config import LoRAConfig, PolicyConfig
 from svr_lightning.policy.policy import Policy, exported_weights
 from svr_lightning.training.config import ReferenceConfig
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy
+from svr_lightning.training.module import SVRModule
 from svr_lightning.training.optimizer import make_reference
 from tests import small_fit
 from tests.forked import free_port
@@ -60,7 +65,7 @@ def test_every_projection_of_a_hybrid_gets_one_and_nothing_else_does():
     assert model.lm_head.weight is model.model.embed_tokens.weight
 
 
-def hidden(model):
+def hidden(model: Any) -> torch.Tensor:
     return model.base_model(input_ids=IDS).last_hidden_state
 
 
@@ -77,7 +82,7 @@ def test_the_reference_is_the_base_model_and_leaves_the_policy_as_it_was(kind):
     assert len(trained) == 2 * sum(".base_layer." in n for n, _ in policy.named_parameters())
 
 
-def train(folder, *callbacks, resume=None, **policy):
+def train(folder: Path, *callbacks: Callback, resume: str | None = None, **policy: Any) -> Any:
     """Four steps of the embedded policy, with a checkpoint of each; returns module and trainer."""
     settings = {"max_prompt_tokens": 512, "max_model_len": 1024, "lora": LORA} | policy
     model = small_fit.module(policy=PolicyConfig(**settings), reference=ReferenceConfig(every=0))
@@ -91,12 +96,12 @@ def train(folder, *callbacks, resume=None, **policy):
     return model, trainer
 
 
-def last(folder):
+def last(folder: Path) -> Any:
     return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(tmp_path_factory) -> tuple[Path, SVRModule]:
     """A run of four steps."""
     folder = tmp_path_factory.mktemp("lora")
     model, _ = train(folder, HFExport())

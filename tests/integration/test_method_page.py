@@ -22,18 +22,18 @@ PROBLEM = TASK.from_row({"nums": [5, 4, 10], "target": 9})
 COMPLETIONS = re.findall(r"^```text\n(.*?)\n```$", PAGE, re.DOTALL | re.MULTILINE)[1::2]
 
 
-def rows(first_cell):
+def rows(first_cell: str) -> list[list[str]]:
     """The cells of the table whose first column has this heading."""
     (table,) = (table for table in tables(PAGE) if table[0][0] == first_cell)
     return table[1:]
 
 
-def stated(pattern):
+def stated(pattern: str) -> float:
     """The number that the page gives in this place."""
-    return float(re.search(pattern, PAGE)[1])
+    return float(re.search(pattern, PAGE)[1])  # type: ignore[index]
 
 
-def scored(correct, verdict, confidence, tokens=29):
+def scored(correct: bool, verdict: str, confidence: float, tokens: int = 29) -> svr.ScoredTurn:
     return svr.ScoredTurn(
         correct=correct,
         truncated=False,
@@ -45,7 +45,7 @@ def scored(correct, verdict, confidence, tokens=29):
     )
 
 
-def turns_shown():
+def turns_shown() -> list[svr.ScoredTurn]:
     """The page's three completions, read and graded."""
     tokenizer = AutoTokenizer.from_pretrained(Path(tiny.__file__).parent / "countdown_policy")
     turns = []
@@ -58,7 +58,7 @@ def turns_shown():
     return turns
 
 
-def group_shown():
+def group_shown() -> list[list[svr.ScoredTurn]]:
     """The trajectories of the table, from their labels and self-checks."""
     trajectories = []
     for cells in rows("trajectory"):

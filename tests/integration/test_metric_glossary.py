@@ -2,7 +2,9 @@
 
 import json
 import re
+from collections.abc import Iterable
 from itertools import dropwhile, takewhile
+from pathlib import Path
 
 import pytest
 
@@ -15,24 +17,24 @@ PLACES = {"<t>": "[0-9]+", "<stage>": "(?:val|test)", "<dataset>": "[^/]+"}
 TINY = {"task": "countdown", "path": "embedded:countdown-tiny", "limit": 5}
 
 
-def rows(heading):
+def rows(heading: str) -> list[list[str]]:
     """The cells of the one table under a heading, without its head."""
     (table,) = tables(section(GLOSSARY, heading))
     return table[1:]
 
 
-def fields(title):
+def fields(title: str) -> list[list[str]]:
     """The rows about one file: below the bold row with its title, up to the next bold row."""
     below = dropwhile(lambda row: f"`{title}`**" not in row[0], rows("## Files"))
     return list(takewhile(lambda row: "**" not in row[0], list(below)[1:]))
 
 
-def names(cells):
+def names(cells: Iterable[str]) -> list[str]:
     """What stands in backticks."""
     return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
 
 
-def pattern(key):
+def pattern(key: str) -> re.Pattern[str]:
     text = re.escape(key)
     for place, expression in PLACES.items():
         text = text.replace(re.escape(place), expression)
@@ -45,7 +47,7 @@ KEYS = [row[0].strip("`") for row in rows("## Keys") if row[0].startswith("`")]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(tmp_path_factory) -> Path:
     """Two optimizer steps with a validation on two sets, then a test on two."""
     folder = tmp_path_factory.mktemp("glossary") / "run"
     sets = [{"name": name, "split": "dev", **TINY} for name in ("dev", "math500")]

@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import pytest
@@ -27,7 +28,7 @@ SEED = 42
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(tmp_path_factory) -> small_fit.Remembering:
     """The module after one optimizer step of the real trainer, in two micro-batches."""
     module = small_fit.module(
         recipe=minimal.RECIPE,
@@ -50,7 +51,7 @@ def trained(tmp_path_factory):
     return module
 
 
-def policies(count):
+def policies(count: int) -> list[Any]:
     return [AutoModelForCausalLM.from_pretrained(SHIPPED) for _ in range(count)]
 
 

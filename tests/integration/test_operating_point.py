@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,7 +61,7 @@ def test_a_file_that_holds_no_threshold_is_named(tmp_path, text):
         read_operating_point(tmp_path)
 
 
-def written(folder, **changes):
+def written(folder: Path, **changes: Any) -> Certificate:
     """A certificate in a policy's folder."""
     content = {
         "schema_version": 2,
@@ -135,7 +137,7 @@ def test_a_certificate_is_for_its_own_weights(tmp_path):
     assert weights_digest(tmp_path / "nowhere") is None
 
 
-def policy(folder, threshold):
+def policy(folder: Path, threshold: Any) -> PolicyConfig:
     (folder / "operating_point.json").write_text(json.dumps({"threshold": threshold}))
     return PolicyConfig(path=str(folder))
 
@@ -193,7 +195,7 @@ def test_serve_keeps_a_policys_own_threshold_under_another_number_of_turns(
     assert line in capsys.readouterr().out
 
 
-def evaluating(name, root, folder, turns, **settings):
+def evaluating(name: str, root: Path, folder: Path, turns: int, **settings: Any) -> list[str]:
     """A command that asks the policy of a folder."""
     own = {
         "model.policy.path": folder,

@@ -1,5 +1,7 @@
 """AdamW's groups and schedule, the reference that follows the policy, the gradient's norm."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -26,7 +28,7 @@ from tests.samples import rollout
 from tests.tolerance import rounding
 
 
-def names_by_decay(model):
+def names_by_decay(model: nn.Module) -> dict[float, list[str]]:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return {
         group["weight_decay"]: [names[id(parameter)] for parameter in group["params"]]
@@ -53,7 +55,7 @@ def test_what_is_frozen_is_not_trained():
     assert names_by_decay(model) == {0.1: ["language_model.weight"], 0.0: ["language_model.bias"]}
 
 
-def made(total=40, model=None):
+def made(total: int = 40, model: nn.Module | None = None) -> tuple[Any, Any]:
     config = OptimizerConfig(lr=2e-4, weight_decay=0.1, betas=(0.9, 0.95))
     parts = make_optimizer(model or tiny_qwen3(), config, total)
     assert parts["lr_scheduler"]["interval"] == "step"
@@ -103,7 +105,7 @@ def test_gradients_are_scaled_together_to_their_largest_norm():
     assert model.weight.grad.norm().item() == pytest.approx(3 * factor, abs=rounding(3, 2.0), rel=0)
 
 
-def weight(value, dtype=torch.float32):
+def weight(value: float | list[float], dtype: torch.dtype = torch.float32) -> nn.Module:
     module = nn.Module()
     module.weight = nn.Parameter(torch.tensor(value, dtype=dtype))
     return module

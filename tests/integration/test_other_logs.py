@@ -2,6 +2,8 @@
 
 import json
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from pyarrow.parquet import write_table
 
 from svr_lightning.__main__ import main
 from svr_lightning.analysis.logs import read_recording
+from svr_lightning.analysis.table import TurnTable
 from svr_lightning.errors import ConfigError
 from tests.commands import write_jsonl
 from tests.trajectories import adaptive, write_samples
@@ -18,7 +21,7 @@ NAMES = ["--columns", "id=question", "confidence=p", "correct=y"]
 PLAIN = {"id": 1, "confidence": 0.5, "correct": 1}
 
 
-def log_rows(size=300):
+def log_rows(size: int = 300) -> list[dict[str, Any]]:
     """One turn each, right where the confidence is high."""
     return [
         {"question": k, "p": 0.9 if k % 3 else 0.4, "y": int(k % 3 > 0), "cost": 7, "twin": k // 2}
@@ -26,19 +29,19 @@ def log_rows(size=300):
     ]
 
 
-def written(folder, rows):
+def written(folder: Path, rows: list[Any]) -> Path:
     """A log of JSON lines."""
     folder.mkdir(exist_ok=True)
     return write_jsonl(folder / "log.jsonl", rows)
 
 
-def load_log(path, *columns):
+def load_log(path: Path, *columns: str) -> TurnTable:
     """The one table of a log."""
     (table,) = read_recording(path, columns).tables.values()
     return table
 
 
-def refusal(capsys, *arguments):
+def refusal(capsys, *arguments: object) -> str:
     assert main(["certify", *map(str, arguments)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     return line
@@ -184,7 +187,7 @@ def test_a_confidence_that_rounding_puts_above_one_is_one(tmp_path):
 # What cells mean
 
 
-def cell(folder, column, value):
+def cell(folder: Path, column: str, value: str) -> TurnTable:
     """The table of a csv with one row, one of whose cells is given."""
     row = {"id": "a", "confidence": "0.5", "correct": "1", "tokens": "7", column: value}
     folder.mkdir(exist_ok=True)

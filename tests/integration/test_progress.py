@@ -25,7 +25,7 @@ def test_an_evaluation_counts_its_turns_and_the_tokens_that_were_generated(monke
 
     class Kept(Progress):
         def __init__(self, *args: object, **options: object) -> None:
-            super().__init__(*args, **options)
+            super().__init__(*args, **options)  # type: ignore[arg-type]
             made.append(self)
 
     monkeypatch.setattr("svr_lightning.evaluation.evaluator.Progress", Kept)

@@ -22,7 +22,7 @@ Seen = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
+def ranks(tmp_path_factory) -> list[Seen]:
     """What each of two processes saw in the trainings of ``tests.rank_trainings``."""
     pytest.importorskip("deepspeed")
     folder = tmp_path_factory.mktemp("ranks")
@@ -31,12 +31,12 @@ def ranks(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
+def alone(tmp_path_factory) -> Seen:
     """The same training on one process."""
     return train(tmp_path_factory.mktemp("alone"))
 
 
-def furthest(left, right):
+def furthest(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> float:
     """The largest difference between two states of the same weights."""
     assert left.keys() == right.keys()
     return max(float((left[k].float() - right[k].float()).abs().max()) for k in left)
@@ -84,7 +84,7 @@ def test_every_step_is_logged_once_with_the_norm_of_the_whole_gradient(ranks, al
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_step_logs_the_mean_over_the_processes(ranks, alone, way):
-    def kl(seen):
+    def kl(seen: Seen) -> float:
         # Of the second step: in the first, policy and reference are the same.
         (value,) = [row[2] for row in seen["lines"] if row[:2] == ["2", "train/kl"]]
         return float(value)

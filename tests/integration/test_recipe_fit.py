@@ -1,6 +1,8 @@
 """Every recipe trains and evaluates a policy in the one trainer."""
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 from lightning.pytorch.callbacks import Callback
@@ -8,6 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from svr_lightning.callbacks import RolloutLog
 from svr_lightning.core.types import Decoding
 from svr_lightning.policy.config import PolicyConfig
+from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.grpo_mt import GRPOMT
 from svr_lightning.recipes.igrpo import IGRPO
@@ -20,6 +23,8 @@ from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.training.config import EvaluationConfig
 from svr_lightning.training.logs import CSVLog
+from svr_lightning.training.module import SVRModule
+from svr_lightning.training.rollouts import Rollout
 from tests import small_fit
 from tests.commands import jsonl, logged
 
@@ -47,7 +52,7 @@ PROBLEMS = 4
 """Of a step."""
 
 
-def fit(recipe, folder, *callbacks):
+def fit(recipe: Recipe, folder: Path, *callbacks: Callback) -> small_fit.Remembering:
     """One optimizer step, in which some problem's answers do not all earn the same; a validation.
 
     Few completions of the policy are longer than its 64 tokens.
@@ -78,7 +83,9 @@ class Optimised(Callback):
     def __init__(self) -> None:
         self.texts = []
 
-    def on_train_batch_end(self, trainer, module, outputs, rollout, batch_idx):
+    def on_train_batch_end(
+        self, trainer: Any, module: SVRModule, outputs: Any, rollout: Rollout, batch_idx: int
+    ) -> None:
         for batch in (one for step in rollout.steps for one in step):
             tokens = batch.input_ids[batch.rows, batch.logit_positions + 1]
             sequences = batch.mask.nonzero()[:, 0]  # two parts of a turn share a row of ids

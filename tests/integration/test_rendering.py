@@ -5,8 +5,10 @@ like those of the large model families.
 """
 
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -15,7 +17,7 @@ from transformers import AddedToken, AutoTokenizer
 
 from svr_lightning import tiny
 from svr_lightning.core.prompts import first_turn_messages, refinement_messages
-from svr_lightning.core.types import Verdict
+from svr_lightning.core.types import Message, Verdict
 from svr_lightning.errors import ConfigError
 from svr_lightning.policy.policy import stop_token_ids
 from svr_lightning.rollout.rendering import Renderer, end_of_turn
@@ -60,7 +62,7 @@ FAMILIES = {
 
 
 @cache
-def tokenizer_like(family):
+def tokenizer_like(family: str) -> Any:
     template, control = FAMILIES[family]
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     tokenizer.add_special_tokens(
@@ -74,15 +76,15 @@ def tokenizer_like(family):
 SHIPPED = str(Path(tiny.__file__).parent / "countdown_policy")
 
 
-def renderer(family="shipped", **options):
+def renderer(family: str = "shipped", **options: Any) -> Renderer:
     return Renderer(tokenizer_like(family), **options)
 
 
-def chat(content, system="Be brief."):
+def chat(content: str, system: str = "Be brief.") -> list[Message]:
     return [{"role": "system", "content": system}, {"role": "user", "content": content}]
 
 
-def refinement(draft):
+def refinement(draft: str) -> list[Message]:
     return refinement_messages(
         COUNTDOWN,
         PROBLEM,
@@ -94,7 +96,7 @@ def refinement(draft):
     )
 
 
-def control_in(tokenizer, ids):
+def control_in(tokenizer: Any, ids: Iterable[int]) -> list[int]:
     """The control tokens of a prompt, in order: its structure."""
     special = set(tokenizer.all_special_ids)
     return [token for token in ids if token in special]

@@ -2,10 +2,13 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from svr_lightning.__main__ import main
+from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.regrade import regrade
 from svr_lightning.core.stopping import Confident, Majority, rule_as_config
 from svr_lightning.tasks.base import GradingError
@@ -14,7 +17,7 @@ from tests.commands import refused
 from tests.trajectories import adaptive, pool, record, records_of, save, uncensored
 
 
-def shown_by(capsys, *arguments):
+def shown_by(capsys, *arguments: object) -> str:
     assert main(["replay", *map(str, arguments)]) == 0
     return capsys.readouterr().out
 
@@ -90,7 +93,7 @@ def test_fresh_turns_vote_and_every_number_is_written(tmp_path, capsys):
     assert "majority of fresh turns" not in shown_by(capsys, save(tmp_path / "svr", uncensored()))
 
 
-def answered(dataset, name, text, correct, **changes):
+def answered(dataset: str, name: str, text: str, correct: bool, **changes: Any) -> dict[str, Any]:
     one = record(name, (correct, "C", 0.9, 10), dataset=dataset, early=True)
     one["turns"][0] |= {"text": text, "answer": text}
     return {**one, "task": "math", "reference": r"2\sqrt{3}", **changes}
@@ -106,15 +109,15 @@ RECORDS = [
 ]
 
 
-def labels(records):
+def labels(records: list[SampleRecord]) -> list[bool | None]:
     return [record.turns[0].correct for record in records]
 
 
-def unlabelled(records):
+def unlabelled(records: list[SampleRecord]) -> list[SampleRecord]:
     return [replace(r, turns=tuple(replace(t, correct=None) for t in r.turns)) for r in records]
 
 
-def graded_again(capsys, folder):
+def graded_again(capsys, folder: Path) -> tuple[str, dict[str, Any]]:
     """The first line that a replay with the grader ``symbolic`` prints, and what it writes."""
     first, *_ = shown_by(capsys, folder, "--grader", "symbolic").splitlines()
     return first, json.loads((folder / "replay" / "replay.json").read_text())
@@ -136,7 +139,7 @@ def test_another_grader_gives_the_labels_of_a_replay_and_leaves_the_recording(tm
 
 
 def test_a_turn_that_the_grader_cannot_decide_counts_as_wrong(tmp_path, capsys, monkeypatch):
-    def hangs(*_):
+    def hangs(*_: str) -> bool:
         raise GradingError("too much time")
 
     monkeypatch.setitem(GRADERS, "symbolic", SymbolicGrader(hangs))

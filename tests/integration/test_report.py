@@ -4,13 +4,16 @@ import json
 import re
 from html import unescape
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.analysis.metrics import measure
-from svr_lightning.core.stopping import Confident, RepeatedAnswer, rule_as_config
+from svr_lightning.analysis.records import SampleRecord
+from svr_lightning.core.stopping import Confident, RepeatedAnswer, StopRule, rule_as_config
 from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import all_figures
 from svr_lightning.report.formats import tables_md, tables_tex
@@ -35,7 +38,7 @@ EVIL = "".join(
 NAME = EVIL.replace("=", "")  # a name ends at the first equals sign
 
 
-def config(seed):
+def config(seed: int) -> dict[str, Any]:
     return {"seed_everything": seed, "model": {"evaluation": {"max_turns": 3}}}
 
 
@@ -103,7 +106,7 @@ def test_a_rule_of_another_package_is_neither_imported_nor_replayed(tmp_path):
     assert run.rule_text == "mine.rules.Majority and at most 3 turns"
 
 
-def settings_of(rule, max_turns, *, fresh=False):
+def settings_of(rule: StopRule, max_turns: int, *, fresh: bool = False) -> dict[str, Any]:
     """What a results file says of an evaluation with a stopping rule."""
     evaluation = {"stop": rule_as_config(rule), "fresh_turns": fresh}
     return {"model": {"evaluation": evaluation}, "protocol": {"max_turns": max_turns}}
@@ -332,7 +335,7 @@ def test_a_table_keeps_names_in_any_script_and_its_rows_apart():
     ]
 
 
-def _balanced(text):
+def _balanced(text: str) -> bool:
     plain = re.sub(r"\\[{}]", "", text)
     return plain.count("{") == plain.count("}")
 
@@ -401,7 +404,7 @@ def test_every_file_and_the_screen_mark_a_method_whose_prompts_showed_labels_and
         assert text.count("Oracle-guided") == text.count("privileged:") == marked > 0
 
 
-def record_of(rows, early=False):
+def record_of(rows: list[dict[str, Any]], early: bool = False) -> SampleRecord:
     end = {"returned_turn": len(rows), "stopped_early": early}
     (one,) = records_of([{**record("x"), "turns": rows, **end}])
     return one
@@ -434,15 +437,15 @@ class _Reader(HTMLParser):
         self.tags = []
         self.text = ""
 
-    def handle_starttag(self, tag, attrs):
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
 
-    def handle_data(self, data):
+    def handle_data(self, data: str) -> None:
         self.text += data
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory):
+def hostile(tmp_path_factory) -> Path:
     """A report on records in which every text is hostile, one of them a mebibyte long."""
     folder = tmp_path_factory.mktemp("hostile")
     rows = []

@@ -2,10 +2,12 @@
 
 import itertools
 import random
+from collections.abc import Generator, Sequence
 
 import pytest
 
-from svr_lightning.core.types import FinishReason
+from svr_lightning.core.types import Completion, FinishReason, Message, Problem
+from svr_lightning.engines.base import Request
 from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.collect import run_rollout
@@ -16,7 +18,7 @@ from tests.scripted_engine import ScriptedEngine
 from tools.bench.rollout import LockStep
 
 
-def muse(request):
+def muse(request: Request) -> list[int]:
     """Something that depends on the seed and on the whole prompt, of any length."""
     rng = random.Random(repr((request.seed, request.prompt_ids)))
     verdict = rng.choice(["CORRECT", "INCORRECT", "UNSURE", "MAYBE"])
@@ -24,7 +26,7 @@ def muse(request):
     return words("so " * rng.randrange(60) + says(f"8+{rng.randrange(9)}", verdict, confidence))
 
 
-def jobs(problems, recipe):
+def jobs(problems: Sequence[Problem], recipe: SVR) -> list[Job]:
     return [
         Job(problem=problem, sample=i, rollout=rollout, decoding=DECODING)
         for problem in problems
@@ -84,7 +86,7 @@ def test_the_loss_covers_the_very_ids_that_were_sampled_last():
 
 
 def test_prompts_that_a_program_asks_for_together_have_seeds_of_their_own():
-    def pair(message):
+    def pair(message: str) -> Generator[list[list[Message]], list[Completion], list[str]]:
         texts = []
         for _ in range(2):
             completions = yield [[{"role": "user", "content": message}] for _ in range(3)]
@@ -102,7 +104,7 @@ def test_prompts_that_a_program_asks_for_together_have_seeds_of_their_own():
 
 
 def test_a_program_that_asks_for_nothing_goes_on_at_once():
-    def idle():
+    def idle() -> Generator[list[list[Message]], list[Completion], list[Completion]]:
         return (yield [])
 
     assert driver(ScriptedEngine(muse)).run([Job(PROBLEMS[0], 0, idle(), DECODING)]) == [[]]
@@ -122,7 +124,7 @@ def test_a_completion_may_be_no_longer_than_the_context_allows():
 
 
 def test_a_completion_cut_at_its_limit_makes_the_next_prompt_say_truncated():
-    def speak(_name, _sample, turn):
+    def speak(_name: str, _sample: int, turn: int) -> list[int]:
         sure = says("8+2", "CORRECT", 1.0)
         return words(sure + " and" * 200) if turn == 1 else words(sure)
 
@@ -143,7 +145,7 @@ def test_a_completion_cut_at_its_limit_makes_the_next_prompt_say_truncated():
 
 
 def test_an_exception_in_a_program_cancels_the_engine():
-    def broken():
+    def broken() -> Generator[list[list[Message]], list[Completion], None]:
         yield [[{"role": "user", "content": "hello"}]]
         raise LookupError("lost")
 

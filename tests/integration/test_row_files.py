@@ -6,6 +6,8 @@ import json
 import lzma
 import sqlite3
 import zipfile
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +20,11 @@ ROWS = [{"id": "a", "p": "0.5"}, {"id": "b", "p": "1"}]
 LINES = "".join(f"{json.dumps(row)}\n" for row in ROWS)
 
 
-def rows(path):
+def rows(path: Path) -> list[Any]:
     return [row for _, row in file_rows(path)]
 
 
-def places(path):
+def places(path: Path) -> list[str]:
     return [place for place, _ in file_rows(path)]
 
 
@@ -92,17 +94,17 @@ def test_a_quote_that_is_left_open_is_refused_where_it_cannot_be_closed(tmp_path
         rows(tmp_path / "log.csv")
 
 
-def write_zip(path):
+def write_zip(path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("header.json", "{}")
 
 
-def write_database(path):
+def write_database(path: Path) -> None:
     with sqlite3.connect(path) as database:
         database.execute("create table log (id)")
 
 
-def write_feather(path):
+def write_feather(path: Path) -> None:
     feather.write_feather(Table.from_pylist(ROWS), path)
 
 

@@ -1,6 +1,7 @@
 """Drawing tokens: how often, from which numbers, out of which candidates."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from tests.tolerance import rounding
 PROBABILITIES = [0.15, 0.5, 0.05, 0.3]
 
 
-def shares(count=2000, **sampling):
+def shares(count: int = 2000, **sampling: Any) -> list[float]:
     """Shares of the four tokens where the draws are spread evenly over [0, 1)."""
     params = Decoding(**{"temperature": 1.0, **sampling})
     scores = torch.tensor(PROBABILITIES).log().expand(count, 4)

@@ -1,32 +1,35 @@
 """The server: the same answers as an evaluation, in the form that ordinary clients read."""
 
 import threading
+from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import httpx
 import pytest
 from openai import OpenAI
 
 import svr_lightning as svr
+from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.engines.transformers import TransformersEngine
-from tests.chat_server import DOUBT, QUESTION, SURE, SURE_OF, completion, turn_of
+from tests.chat_server import DOUBT, QUESTION, SURE, SURE_OF, Reply, completion, turn_of
 from tests.chat_server import ChatServer as Scripted
 from tests.core.test_controller import certificate
 from tests.served import ASKED, Embedded, chat, in_front_of, serving
 
 
 @pytest.fixture(scope="module")
-def policy():
+def policy() -> Embedded:
     return Embedded(TransformersEngine(max_batch=4), problems=12)
 
 
 @pytest.fixture(scope="module")
-def evaluated(policy):
+def evaluated(policy: Embedded) -> list[SampleRecord]:
     return policy.evaluated()
 
 
 @pytest.fixture(scope="module")
-def embedded(policy, evaluated):
+def embedded(policy: Embedded, evaluated: Any) -> Iterator[str]:
     with policy.served() as url:
         yield url
 
@@ -41,7 +44,7 @@ def test_a_question_that_has_begun_ends_before_another_one_begins(
     prompts = []
     submit = policy.engine.submit
 
-    def watched(request):
+    def watched(request: Any) -> None:
         prompts.append(policy.renderer.tokenizer.decode(request.prompt_ids))
         submit(request)
 
@@ -56,7 +59,7 @@ def test_a_question_that_has_begun_ends_before_another_one_begins(
 def test_a_client_that_goes_takes_its_request_out_of_the_batch(embedded, policy, monkeypatch):
     dropped, drop = threading.Event(), policy.engine.drop
 
-    def watched(number):
+    def watched(number: int) -> None:
         drop(number)
         dropped.set()
 
@@ -95,7 +98,7 @@ def test_a_seed_repeats_what_was_sampled(embedded):
 
 @pytest.mark.parametrize("method", ["step", "submit"])
 def test_an_engine_that_fails_is_reported_and_goes_on(embedded, policy, monkeypatch, method):
-    def fail(*_):
+    def fail(*_: Any) -> Any:
         raise RuntimeError("out of memory")
 
     health = embedded.removesuffix("/v1") + "/health"
@@ -109,18 +112,18 @@ def test_an_engine_that_fails_is_reported_and_goes_on(embedded, policy, monkeypa
     assert httpx.get(health).json() == {"status": "ok"}
 
 
-def two_turns(body, number):
+def two_turns(body: dict[str, Any], number: int) -> Reply:
     return completion(DOUBT if turn_of(body) == 1 else SURE)
 
 
 @pytest.fixture(scope="module")
-def upstream():
+def upstream() -> Iterator[Scripted]:
     with Scripted(two_turns) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def proxy(upstream):
+def proxy(upstream: Scripted) -> Iterator[str]:
     with serving(in_front_of(upstream.url)) as url:
         yield url
 
@@ -153,7 +156,7 @@ def test_an_unmodified_client_gets_the_accepted_turn(proxy):
 
 
 def test_a_request_sets_threshold_turns_and_sampling(proxy, upstream):
-    def turns(**controls):
+    def turns(**controls: Any) -> int:
         return len(chat(proxy, svr=controls).json()["svr"]["turns"])
 
     assert turns(threshold=0.99, max_turns=3) == 3
@@ -188,7 +191,7 @@ def test_a_certificate_of_a_log_is_not_known_to_cover_an_answer(upstream, tmp_pa
     assert answer["uncertified"] == [reason]
 
 
-def text(said):
+def text(said: str) -> dict[str, str]:
     return {"type": "text", "text": said}
 
 

@@ -2,6 +2,9 @@
 
 import json
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +23,7 @@ from tests.token_server import EOS, TokenServer, drawn
 
 
 @pytest.fixture
-def servers():
+def servers() -> Iterator[list[TokenServer]]:
     both = [TokenServer(), TokenServer()]
     yield both
     for server in both:
@@ -28,11 +31,11 @@ def servers():
 
 
 @pytest.fixture
-def model():
+def model() -> Any:
     return tiny_qwen3(tie_word_embeddings=False)
 
 
-def engine_of(servers, folder, model, **options):
+def engine_of(servers: list[TokenServer], folder: Path, model: Any, **options: Any) -> Any:
     """An engine that serves ``model`` as of step 0."""
     engine = ServersEngine([server.url for server in servers], str(folder / "weights"), **options)
     engine.start(model, (EOS,), 512)
@@ -40,13 +43,13 @@ def engine_of(servers, folder, model, **options):
     return engine
 
 
-def rollout(engine, count=20):
+def rollout(engine: ServersEngine, count: int = 20) -> dict[int, Output]:
     for number in range(count):
         engine.submit(ask(number))
     return finish(engine, count)
 
 
-def expected(version=0, count=20):
+def expected(version: int = 0, count: int = 20) -> dict[int, Output]:
     return {
         number: Output(
             id=number,
@@ -171,7 +174,7 @@ def test_a_server_may_come_later_and_has_to_fit_then(servers, model, tmp_path):
 
 
 def test_a_folder_that_a_server_does_not_see_is_named(servers, model, tmp_path, monkeypatch):
-    def lost(folder):
+    def lost(folder: Path) -> None:
         raise ConnectionError
 
     monkeypatch.setattr(servers[0], "_load", lost)
@@ -238,7 +241,7 @@ def test_two_processes_push_once_and_share_the_slots(servers, tmp_path):
     assert sum(len(server.bodies) for server in servers) == 2 * 20
 
 
-def answer(**changes):
+def answer(**changes: Any) -> bytes:
     choice = {
         "token_ids": [3, 5],
         "logprobs": {"content": [{"logprob": -0.25}, {"logprob": -1.5}]},
@@ -249,7 +252,7 @@ def answer(**changes):
     return json.dumps({"choices": [choice]}).encode()
 
 
-def read(body):
+def read(body: bytes) -> Output:
     """Of a request for two tokens, from a vocabulary of six."""
     return read_generation(body, ask(8, max_tokens=2), "run-4", 9, 6)
 
@@ -304,7 +307,7 @@ def test_an_answer_that_cannot_be_trained_on_is_refused(body):
         read(body)
 
 
-def info(**model):
+def info(**model: Any) -> bytes:
     options = {"logprobs_mode": "processed_logprobs", "max_model_len": 512}
     config = {
         "model_config": {**options, "dtype": "torch.bfloat16", "multimodal_config": None, **model},
@@ -314,7 +317,7 @@ def info(**model):
     return json.dumps({"vllm_config": config}).encode()
 
 
-def facts(body):
+def facts(body: bytes) -> Facts:
     return read_facts(body, 512, tied=True)
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.overrides import _get_current_function_mode_stack
 
+from svr_lightning.engines.base import Output
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.policy.policy import Policy, choose_engine
 from svr_lightning.training.config import OptimizerConfig
@@ -21,14 +22,14 @@ from tests.small_fit import data, module, trainer, weights
 class Copying(TransformersEngine):
     """Serves weights of its own, as an engine with a model of its own does."""
 
-    def sync(self, model, version):
+    def sync(self, model: Any, version: int) -> None:
         super().sync(copy.deepcopy(model), version)
 
 
 class IgnoresSyncs(Copying):
     """Says that it took the new weights and keeps the first."""
 
-    def sync(self, model, version):
+    def sync(self, model: Any, version: int) -> None:
         super().sync(self._model if self.version >= 0 else model, version)
 
 
@@ -37,13 +38,13 @@ class ServesBaseWeightsAfterAWake(Copying):
 
     _base: Any = None
 
-    def sync(self, model, version):
+    def sync(self, model: Any, version: int) -> None:
         self._base = copy.deepcopy(model) if self._base is None else self._base
         super().sync(self._base if self.slept else model, version)
 
     slept = False
 
-    def sleep(self):
+    def sleep(self) -> None:
         self.slept = True
         self.version = -1
 
@@ -67,7 +68,7 @@ def test_an_engine_that_serves_other_weights_is_warned_of(tmp_path, kind, recwar
 
 def test_log_probabilities_that_are_no_numbers_end_a_run_before_its_update(tmp_path):
     class Broken(TransformersEngine):
-        def step(self):
+        def step(self) -> list[Output]:
             nan = math.nan
             return [replace(o, logprobs=tuple(nan for _ in o.logprobs)) for o in super().step()]
 
@@ -98,7 +99,7 @@ def test_an_engine_is_synced_once_for_a_rollout_and_an_evaluation_of_the_same_we
     syncs = []
 
     class Noting(TransformersEngine):
-        def sync(self, model, version):
+        def sync(self, model: Any, version: int) -> None:
             syncs.append(version)
             super().sync(model, version)
 
@@ -119,7 +120,7 @@ def test_an_engine_is_told_every_token_that_ends_a_turn():
     told = []
 
     class Noting(TransformersEngine):
-        def start(self, model, stop_token_ids, max_model_len):
+        def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
             told.extend(stop_token_ids)
             super().start(model, stop_token_ids, max_model_len)
 
@@ -132,26 +133,26 @@ def test_an_engine_is_told_every_token_that_ends_a_turn():
 def test_an_engine_works_outside_of_every_ambient_mode():
     seen = []
 
-    def modes():
+    def modes() -> tuple[Any, ...]:
         autocast, inference = torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled()
         functions = len(_get_current_function_mode_stack())
         device, dtype = torch.get_default_device().type, torch.get_default_dtype()
         return device, dtype, autocast, inference, functions
 
     class Noting(TransformersEngine):
-        def start(self, *args):
+        def start(self, *args: Any) -> None:
             seen.append(("start", *modes()))
             super().start(*args)
 
-        def sync(self, *args):
+        def sync(self, *args: Any) -> None:
             seen.append(("sync", *modes()))
             super().sync(*args)
 
-        def step(self):
+        def step(self) -> Any:
             seen.append(("step", *modes()))
             return super().step()
 
-        def sleep(self):
+        def sleep(self) -> None:
             seen.append(("sleep", *modes()))
 
     model, before = tiny_qwen3(), modes()

@@ -6,6 +6,8 @@ import logging
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import datasets
 import pytest
@@ -28,28 +30,28 @@ ROWS = [
 NAN = float("nan")
 
 
-def gsm8k(path, **settings):
+def gsm8k(path: Path | str, **settings: Any) -> DataSource:
     return DataSource(name="toy", task="gsm8k", path=str(path), **settings)
 
 
-def write_lines(path, rows):
+def write_lines(path: Path, rows: list[Any]) -> Path:
     lines = [row if isinstance(row, str) else json.dumps(row, ensure_ascii=False) for row in rows]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
-def write_json(path):
+def write_json(path: Path) -> Path:
     path.write_text(json.dumps(ROWS))
     return path
 
 
-def write_parquet(path):
+def write_parquet(path: Path) -> Path:
     write_table(Table.from_pylist(ROWS), path)
     return path
 
 
-def error_of(source, on_bad_row="error"):
+def error_of(source: DataSource, on_bad_row: Any = "error") -> str:
     with pytest.raises(ConfigError) as caught:
         load_problems(source, on_bad_row)
     message = str(caught.value)
@@ -117,7 +119,7 @@ def test_a_folder_gives_the_files_named_for_the_split_in_order_of_name(tmp_path)
 
 
 def test_the_embedded_problems_load_by_split():
-    def source(split):
+    def source(split: str) -> DataSource:
         where = {"path": "embedded:countdown-tiny", "split": split}
         return DataSource(name="tiny", task="countdown", **where)
 
@@ -137,7 +139,7 @@ def test_a_hub_data_set_is_asked_for_by_name_split_and_revision(monkeypatch):
     """Tests cannot reach the hub: a table stands in for it."""
     asked = {}
 
-    def load_dataset(path, **options):
+    def load_dataset(path: str, **options: Any) -> Any:
         asked.update(path=path, **options)
         return datasets.Dataset.from_list([{**row, "id": None} for row in ROWS])
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -59,7 +60,7 @@ def test_tokens_that_nobody_counted_are_not_known():
         Controller(lambda *_: asked, "countdown", max_tokens=50).solve(QUESTION)
 
 
-def two_turns(second, **settings):
+def two_turns(second: Reply, **settings: Any) -> Any:
     """A model that doubts its first turn, and whose server then gives ``second``."""
     return proxy(lambda body, _: completion(DOUBT) if turn_of(body) == 1 else second, **settings)
 
@@ -103,11 +104,11 @@ def test_a_controller_takes_a_refused_turn_of_any_client_as_its_end():
     with two_turns(TOO_LONG) as (_, server):
         sdk = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0)
 
-        def by_sdk(messages, limit):
+        def by_sdk(messages: Messages, limit: int) -> Any:
             given = {"messages": messages, "max_tokens": limit}
             return sdk.chat.completions.create(model="m", **given)
 
-        def by_httpx(messages, limit):
+        def by_httpx(messages: Messages, limit: int) -> Any:
             return httpx.post(f"{server.url}/chat/completions", json={"messages": messages})
 
         for client in (by_sdk, by_httpx):
@@ -133,7 +134,7 @@ def test_a_controller_says_what_its_client_returned_and_what_it_takes(reply, cam
         Controller(lambda *_: reply, "countdown").solve(QUESTION)
 
 
-def by_litellm(url):
+def by_litellm(url: str) -> str:
     import litellm
 
     said = litellm.completion(
@@ -142,13 +143,13 @@ def by_litellm(url):
     return str(said.choices[0].message.content)
 
 
-def by_langchain(url):
+def by_langchain(url: str) -> str:
     from langchain_openai import ChatOpenAI
 
     return str(ChatOpenAI(model="svr", base_url=url, api_key="none").invoke(QUESTION).content)
 
 
-def by_openai_stream(url):
+def by_openai_stream(url: str) -> str:
     with openai.OpenAI(base_url=url, api_key="none") as client:
         chunks = client.chat.completions.create(model="svr", messages=ASKED, stream=True)
         return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
@@ -213,7 +214,7 @@ def test_a_fault_after_a_streams_first_comment_is_an_error_of_the_stream():
 
 
 def test_fresh_samples_run_at_once_and_end_when_one_is_accepted():
-    def answer(_, number):
+    def answer(_: dict[str, Any], number: int) -> Reply:
         reply = completion(SURE if number == 2 else DOUBT)
         reply.delay = 0.2 if number == 2 else 30.0
         return reply
@@ -236,7 +237,7 @@ def test_fresh_samples_run_at_once_and_end_when_one_is_accepted():
 def test_a_cancelled_question_cancels_all_of_its_samples():
     ended = []
 
-    async def client(messages, limit):
+    async def client(messages: Messages, limit: int) -> str:
         try:
             await asyncio.sleep(60)
         finally:

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from safetensors.torch import load_file
 from svr_lightning.__main__ import main
 from svr_lightning.core.prompts import AnswerStyle
 from svr_lightning.core.types import Problem
-from svr_lightning.tasks.base import Task
+from svr_lightning.tasks.base import Row, Task
 from svr_lightning.training.warmstart import freeze_lower_layers, split
 from tests.commands import ROOT, jsonl, refused, write_jsonl
 from tests.faults.runs import wait_for
@@ -21,7 +22,7 @@ from tests.forked import start, wait
 CONFIG = ("--config", str(ROOT / "configs" / "arithmetic_tiny.yaml"))
 
 
-def words(folder, limit=48):
+def words(folder: Path, limit: int = 48) -> list[str]:
     """A warm start of a few seconds: one epoch of about 80 turns."""
     return [
         "warmstart",
@@ -37,7 +38,7 @@ def words(folder, limit=48):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory) -> Path:
     """An uninterrupted warm start."""
     folder = tmp_path_factory.mktemp("warmstart") / "whole"
     process = start(folder.with_suffix(".log"), *words(folder))
@@ -123,13 +124,13 @@ class Listed(Task):
 
     style = AnswerStyle(role="You sort.", request="a list", reminder="a list", draft_limit=99)
 
-    def from_row(self, row):
+    def from_row(self, row: Row) -> Problem:
         return Problem(id="", task=self.name, question=row["question"], reference="1")
 
-    def extract_answer(self, completion):
+    def extract_answer(self, completion: str) -> str | None:
         return completion
 
-    def grade(self, completion, problem):
+    def grade(self, completion: str, problem: Problem) -> bool:
         return True
 
 

@@ -1,5 +1,8 @@
 """SmolLM2-135M-Instruct as a folder, made once for all tests of this folder."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from experiments.real.model import make, missing_package
@@ -8,7 +11,7 @@ from svr_lightning.policy.policy import Policy
 
 
 @pytest.fixture(scope="package")
-def model_folder(tmp_path_factory):
+def model_folder(tmp_path_factory) -> Path:
     """The converted model."""
     if reason := missing_package():
         pytest.skip(reason)
@@ -18,7 +21,7 @@ def model_folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="package")
-def policy(model_folder):
+def policy(model_folder: Path) -> tuple[Any, Any]:
     """The model in fp32 and its tokenizer, as a run loads them."""
     loaded = Policy.load(PolicyConfig(path=str(model_folder)))
     return loaded.model.eval(), loaded.renderer.tokenizer

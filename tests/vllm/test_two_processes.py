@@ -5,6 +5,8 @@ back into the queue.
 """
 
 import signal
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import pytest
 
@@ -31,7 +33,7 @@ CALLBACKS = (
 
 
 @pytest.fixture(scope="module")
-def policy(tmp_path_factory):
+def policy(tmp_path_factory) -> Path:
     """A checkpoint whose heads two processes can share."""
     folder = tmp_path_factory.mktemp("policy")
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
@@ -41,7 +43,9 @@ def policy(tmp_path_factory):
     return folder
 
 
-def start(policy, folder, *extra, tasks=0, processes=2):
+def start(
+    policy: Path, folder: Path, *extra: str, tasks: int = 0, processes: int = 2
+) -> list[BaseProcess]:
     """Start a training; of as many tasks as SLURM would, or of one that starts the others."""
     settings = {
         "trainer.default_root_dir": folder,
@@ -71,7 +75,7 @@ def start(policy, folder, *extra, tasks=0, processes=2):
     return [forked.start(log, *command, **job) for job in jobs]
 
 
-def finish(processes, folder):
+def finish(processes: list[BaseProcess], folder: Path) -> Path:
     """Wait for the end of a training that succeeds."""
     codes = [forked.wait(process) for process in processes]
     assert not any(codes), (codes, folder.with_suffix(".log").read_text()[-3000:])
@@ -79,14 +83,14 @@ def finish(processes, folder):
 
 
 @pytest.fixture(scope="module")
-def alone(policy, tmp_path_factory):
+def alone(policy: Path, tmp_path_factory) -> Path:
     """The first step of one process."""
     folder = tmp_path_factory.mktemp("alone") / "run"
     return finish(start(policy, folder, "--trainer.max_steps", "1", processes=1), folder)
 
 
 @pytest.fixture(scope="module")
-def whole(policy, tmp_path_factory):
+def whole(policy: Path, tmp_path_factory) -> Path:
     """The uninterrupted training."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     return finish(start(policy, folder, *ZERO2, tasks=2), folder)

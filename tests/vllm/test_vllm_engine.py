@@ -1,11 +1,14 @@
 """The vLLM engine on its CPU build, against plain forward passes of transformers."""
 
 import copy
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 from transformers import Qwen3_5Config
 
+from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.engines.vllm import VLLMEngine, served_config
 from svr_lightning.errors import ConfigError
 from tests.engine_contract import *  # noqa: F403
@@ -17,22 +20,22 @@ from tests.vllm.conftest import Served, served_model, started
 
 
 @pytest.fixture
-def engine(plain):
+def engine(plain: Served) -> Engine:
     return plain.engine
 
 
-def logprobs(model, request, tokens):
+def logprobs(model: Any, request: Request, tokens: Sequence[int]) -> torch.Tensor:
     """[L, V] of a completion at the request's temperature, from one plain forward pass."""
     scores = plain_scores(model, request, tokens)
     return (scores / (request.sampling.temperature or 1.0)).log_softmax(-1)
 
 
-def drawn(values, tokens):
+def drawn(values: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
     """[L] Those of [L, V] values that belong to the tokens."""
     return values.gather(1, torch.tensor(tokens).unsqueeze(1)).squeeze(1)
 
 
-def mean_gap(model, outputs):
+def mean_gap(model: Any, outputs: dict[int, Output]) -> float:
     """Between the engine's log-probabilities of mixed requests and a plain forward pass."""
     found = []
     for request in mixed():
@@ -42,7 +45,7 @@ def mean_gap(model, outputs):
     return torch.cat(found).abs().mean().item()
 
 
-def rounding(served, request, tokens):
+def rounding(served: Served, request: Request, tokens: Sequence[int]) -> torch.Tensor:
     """[L, V] The differences that the engine's precision explains: bf16 for the hybrid."""
     exact = logprobs(served.model, request, tokens)
     if served.kind == "qwen3":
@@ -52,14 +55,14 @@ def rounding(served, request, tokens):
     return 2 * (exact - logprobs(rounded, request, tokens)).abs()
 
 
-def mean_rounding(served, outputs):
+def mean_rounding(served: Served, outputs: dict[int, Output]) -> float:
     """What it explains in :func:`mean_gap`."""
     tokens = {request.id: outputs[request.id].token_ids for request in mixed()}
     parts = [drawn(rounding(served, r, tokens[r.id]), tokens[r.id]) for r in mixed()]
     return torch.cat(parts).mean().item()
 
 
-def assert_serves(served):
+def assert_serves(served: Served) -> None:
     """Sampled and greedy completions are those of the policy."""
     outputs = run(served.engine, mixed())
     assert mean_gap(served.model, outputs) < mean_rounding(served, outputs)
@@ -73,7 +76,7 @@ def assert_serves(served):
         assert lost.max() <= 2 * rounding(served, request, tokens).max()
 
 
-def assert_serves_update(served, step):
+def assert_serves_update(served: Served, step: int) -> None:
     """It serves changed weights once they are synced, and not before."""
     torch.manual_seed(step)
     with torch.no_grad():
@@ -159,10 +162,10 @@ def test_it_wakes_with_the_present_weights_and_never_with_older_ones():
     assert_serves(Served("qwen3", model, engine))
 
 
-def _record(target, name, calls):
+def _record(target: Any, name: str, calls: list[str]) -> None:
     stock = getattr(target, name)
 
-    def call(*args, **kwargs):
+    def call(*args: Any, **kwargs: Any) -> Any:
         shown = [str(a) for a in args if isinstance(a, str)]
         shown += [f"{k}={v}" for k, v in kwargs.items() if k in ("level", "tags")]
         calls.append(" ".join([name, *shown]))
@@ -190,7 +193,7 @@ def test_a_model_that_vllm_cannot_run_is_one_line():
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_conditional_generation_class_serves_the_text_model_within_it(tied, monkeypatch):
-    def wrapped_config(model, *, tied):
+    def wrapped_config(model: Any, *, tied: bool) -> Any:
         wrapped = Qwen3_5Config(text_config=served_config(model, tied=tied).to_dict())
         wrapped.tie_word_embeddings = tied
         wrapped.architectures = ["Qwen3_5ForConditionalGeneration"]

@@ -1,6 +1,8 @@
 """The same evaluation through a real vLLM server and in this process."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,13 +14,13 @@ from tests.vllm.serving import served_at
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def server(tmp_path_factory) -> Iterator[str]:
     """The shipped policy behind vLLM's API server; its base URL."""
     with served_at(Path(TOKENIZER.name_or_path), "tiny", tmp_path_factory.mktemp("server")) as url:
         yield url
 
 
-def records(folder):
+def records(folder: Path) -> list[dict[str, Any]]:
     return jsonl(folder / "eval" / "test" / "samples.jsonl")
 
 
