@@ -20,7 +20,7 @@ from svr_lightning.tasks import TASKS
 from svr_lightning.tasks.fields import ID_COLUMN
 from tests.chat_server import ChatServer as Scripted
 from tests.chat_server import completion
-from tests.commands import ROOT, SHIPPED, embedded
+from tests.commands import ROOT, SHIPPED, embedded, flags
 from tests.core.test_controller import certificate
 from tests.pages import blocks, page
 from tests.scripted import says
@@ -123,7 +123,15 @@ def commands() -> list[str]:
 
 FEW = embedded(4, name="few")
 SHORT = {
-    "fit": ["--trainer.max_steps", "1", "--data.problems_per_step", "2", "--data.test", FEW],
+    "fit": flags(
+        {
+            "trainer.max_steps": 1,
+            "data.problems_per_step": 2,
+            "data.test": FEW,
+            "model.sampling.max_completion_tokens": 16,
+            "model.evaluation.max_completion_tokens": 16,
+        }
+    ),
     "test": ["--data.test", FEW],
 }
 

@@ -3,10 +3,9 @@
     python -m tools.bench update --out tools/bench/results/update.json
 
 "Plain" is ``token_logprobs(hidden @ weight.T)``, "blocks" is ``linear_logprobs``; both forward and
-backward, gradients of hidden states and weight included, on a CPU (tests/gpu/test_update.py is for
-a GPU). The plain path needs more memory than most machines have: live bytes are counted exactly,
-tensor by tensor, on tensors without data. Temporaries inside one operation do not count, which
-favours the plain path.
+backward, gradients of hidden states and weight included, on a CPU. The plain path needs more memory
+than most machines have: live bytes are counted exactly, tensor by tensor, on tensors without data.
+Temporaries inside one operation do not count, which favours the plain path.
 
 The backward pass reuses what the forward pass computed as far as a GiB holds it, and computes the
 rest again. Both ends are timed: everything kept, and nothing kept.
