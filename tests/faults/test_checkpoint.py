@@ -18,10 +18,10 @@ from svr_lightning.errors import ConfigError
 from svr_lightning.training.checkpoint import (
     TAG,
     DurableCheckpointIO,
-    check,
     make_durable,
     remove,
     replacing,
+    require_complete,
 )
 from tests import small_fit
 from tests.commands import SMALL, refused
@@ -84,7 +84,7 @@ class Shards:
         """The step of a checkpoint of which every part loads and is of the same save."""
         if not path.exists() and (old := path.with_name(".last.ckpt.old")).exists():
             os.rename(old, path)  # between two renames; a person can give it its name back
-        check(path, 2)
+        require_complete(path, 2)
         loaded = [self._engine.load(str(path / name)) for name in self.files]
         for number, part in enumerate(loaded):
             assert torch.equal(part["part"], numbers(part["step"], number))
@@ -261,12 +261,12 @@ def test_a_checkpoint_of_another_kind_or_number_of_processes_is_named(tmp_path):
     OneFile().save(1, single)
     pytest.importorskip("deepspeed")
     Shards().save(1, shards)
-    check(shards, None)
+    require_complete(shards, None)
     for message, read in (
         ("nowhere does not exist; give --ckpt_path anot", lambda: resumed(tmp_path / "nowhere")),
         ("is a folder, as DeepSpeed writes it; use the", lambda: io.load_checkpoint(shards)),
-        ("was not written under DeepSpeed", lambda: check(single, 2)),
-        ("optimizer of 2 processes, and this run has 4", lambda: check(shards, 4)),
+        ("was not written under DeepSpeed", lambda: require_complete(single, 2)),
+        ("optimizer of 2 processes, and this run has 4", lambda: require_complete(shards, 4)),
     ):
         with pytest.raises(ConfigError, match=message):
             read()
