@@ -11,14 +11,9 @@ RUNS/startN``, whose start is made by ``python -m experiments.warmstart --task c
 import argparse
 import re
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
-from rich.text import Text
 
 from experiments.starts import outcomes, pages
 from experiments.starts.table import table
-from svr_lightning.display import interval, text_table
 from svr_lightning.files import write_json
 
 RESULTS = Path(__file__).with_name("results")
@@ -39,7 +34,7 @@ def main() -> None:
         outcomes.write(file, outcomes.from_runs(finished(options.runs)))
     found = table(outcomes.read(file))
     write_json(options.results / "table.json", found)
-    show(found)
+    print(pages.headline(found), pages.grid(found), sep="\n\n")
     if options.results == RESULTS:
         pages.write(found)
 
@@ -52,35 +47,6 @@ def finished(runs: Path) -> dict[int, Path]:
         if seed and (folder / "eval" / "fresh" / "results.json").is_file():
             found[int(seed[1])] = folder
     return found
-
-
-def show(found: dict[str, Any]) -> None:
-    """Print the table: means over starts, with their intervals over starts and over problems."""
-    console = Console()
-    rows = []
-    for way, by_time in found["ways"].items():
-        before = f"{by_time['before']['mean']:.3f}" if "before" in by_time else ""
-        after = by_time.get("after")
-        cells = ["", "", "", ""] if after is None else [*_cells(after), f"{after['tokens']:.0f}"]
-        rows.append([way, before, *cells])
-    starts = f"{len(found['starts'])} starts, {found['problems']} problems"
-    title = f"within {found['budget']:.0f} tokens per problem: {starts}"
-    heads = ("", "before", "after", "over starts", "over problems", "tokens")
-    console.print(text_table(heads, rows, title))
-    rows = [[name, *_cells(one, "+.3f")] for name, one in found["differences"].items()]
-    columns = ("difference", "mean", "over starts", "over problems")
-    console.print(text_table(columns, rows, "paired differences"))
-    console.print(Text("every start chooses on one half of the problems, measured on the other"))
-
-
-def _cells(values: dict[str, Any], form: str = ".3f") -> list[str]:
-    """A mean and its two intervals."""
-    shown = f"{{:{form}}}"
-    bounds = [values["over_starts"], values["over_problems"]]
-    return [
-        shown.format(values["mean"]),
-        *("" if bound is None else interval(bound, shown) for bound in bounds),
-    ]
 
 
 if __name__ == "__main__":
