@@ -14,7 +14,7 @@ import inspect
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import ceil
 from pathlib import Path
@@ -72,8 +72,8 @@ class Plan:
     ranks: int
     zero: bool
     """DeepSpeed's ZeRO stage 2."""
-    lora: tuple[int, str | tuple[str, ...]] | None
-    """Rank of the adapters that train, and which layers have one."""
+    lora: LoRAConfig | None = field(hash=False)  # it may hold a list
+    """The adapters that train."""
     checkpointing: bool
     sequences: int
     """In one micro-batch, all as long as they may be."""
@@ -107,17 +107,13 @@ def plan_of(resolved: Mapping[str, Any]) -> Plan:
     defaults = {p.name: p.default for p in inspect.signature(VLLMEngine).parameters.values()}
     settings = defaults | engine.get("init_args", {})
     shares = device == "cuda" and engine["class_path"].endswith("VLLMEngine")
-    adapters = policy["lora"]
-    if adapters:
-        names = adapters["target_modules"]
-        adapters = adapters["r"], names if isinstance(names, str) else tuple(names)
     return Plan(
         policy=policy["path"],
         device=device,
         precision=str(trainer["precision"]),
         ranks=ranks,
         zero="deepspeed" in str(trainer["strategy"]).lower(),
-        lora=adapters,
+        lora=policy["lora"] and LoRAConfig(**policy["lora"]),
         checkpointing=policy["gradient_checkpointing"],
         sequences=ceil(sequences / micro_batches),
         prompt=prompt,
@@ -202,13 +198,10 @@ def counted(plan: Plan, with_data: bool = False) -> Usage:
         model = build(config, in_bf16)
         reference: Any = None
         if plan.lora is not None:
-            rank, names = plan.lora
             # peft moves adapters to where they are, which tensors without data do not allow.
             stay = patch.object(torch.nn.Module, "to", lambda module, *_, **__: module)
             scope.enter_context(stay)
-            targets = names if isinstance(names, str) else [*names]
-            settings = LoRAConfig(r=rank, alpha=1.0, target_modules=targets)
-            lora.attach(model, settings, seed=0, base=plan.policy)
+            lora.attach(model, plan.lora, seed=0, base=plan.policy)
             reference = lora.AdapterReference(model) if plan.reference else None
         elif plan.reference:
             reference = build(config, in_bf16).requires_grad_(False)

@@ -60,18 +60,15 @@ class Demonstration(Document):
     """The part of the prompt to learn as well, such as the previous turn, or empty."""
 
 
-def encoded(renderer: Renderer, document: Demonstration, check_weight: float = 1.0) -> Encoded:
+def encoded(renderer: Renderer, document: Demonstration, check_weight: float) -> Encoded:
     """The document in token ids; the draft in its prompt has weights as well."""
-    plain = encode(renderer, document, check_weight)
-    if not document.draft:
-        return plain
+    whole = encode(renderer, document, check_weight)
     rendered = renderer.text(document.messages)
     start = rendered.index(document.draft)
-    end = start + len(document.draft)
     prompt = renderer.tokenizer(rendered, return_offsets_mapping=True, add_special_tokens=False)
-    spans = prompt["offset_mapping"]
-    drafted = [float(start <= left < right <= end) for left, right in spans]
-    return replace(plain, weights=[*drafted, *plain.weights[len(drafted) :]])
+    for token, (left, right) in enumerate(prompt["offset_mapping"]):
+        whole.weights[token] = float(start <= left < right <= start + len(document.draft))
+    return whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +265,7 @@ class Lesson:
     """Peak learning rate."""
     batch: int
     """Demonstrations per step."""
-    check_weight: float = 1.0
+    check_weight: float
     """Weight of the self-check's tokens in the loss; all others weigh 1."""
 
 

@@ -85,7 +85,7 @@ def test_attempts_at_word_problems_are_graded_as_they_are_labelled():
 
 def test_the_loss_covers_the_completion_and_the_draft_inside_the_prompt(tokenizer, many):
     for document in many[:200]:
-        whole = encoded(Renderer(tokenizer), document)
+        whole = encoded(Renderer(tokenizer), document, 1.0)
         learned = [i for i, weight in zip(whole.ids, whole.weights, strict=True) if weight]
         assert tokenizer.decode(learned) == document.draft + document.completion + "<|im_end|>"
 

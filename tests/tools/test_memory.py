@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from svr_lightning.policy.config import LoRAConfig
 from tests.commands import ROOT, ran
 from tools import memory
 from tools.bench.workloads import GIB
@@ -74,7 +75,7 @@ def test_zero_shards_masters_moments_and_gradients_over_the_ranks():
 def test_adapters_alone_have_gradients_and_moments():
     pytest.importorskip("peft")
     plain = tiny(zero=False, ranks=1, precision="bf16-mixed")
-    without, adapted = usage(plain), usage(replace(plain, lora=(4, "all-linear")))
+    without, adapted = usage(plain), usage(replace(plain, lora=LoRAConfig(r=4)))
     trained = adapted.parameters - without.parameters
     assert 0 < trained < without.parameters
     assert adapted.weights == without.weights + 4 * trained
