@@ -200,7 +200,7 @@ def _stops(rule: StopRule, turn: ScoredTurn) -> bool:
     """Whether a turn would be accepted, were it not the last one."""
     answer = None if turn.has_answer else 0
     signals = StopSignals(turn.verdict, turn.confidence, turn.truncated, answer)
-    return rule.stops([signals], 2) and rule.may_accept(signals)
+    return rule.stops([signals], 2) and signals.has_answer
 
 
 def _share(flags: Iterable[bool]) -> float:
