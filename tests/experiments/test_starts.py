@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.starts import outcomes
+from experiments.starts import outcomes, pages
 from experiments.starts.outcomes import Outcomes, Start
 from experiments.starts.table import entry, t_interval, table
 from svr_lightning.analysis import check_value as ways
@@ -78,3 +78,21 @@ def test_the_published_table_is_that_of_the_published_outcomes():
         for when, known in (("after", first.after), ("before", first.before)):
             (found,) = choose(known[way], [first.budget], draws)
             assert found.accuracy[0] == published["ways"][way][when]["by_start"][0]
+
+
+def test_the_pages_give_the_interval_over_starts_where_there_are_several():
+    found = json.loads(PUBLISHED.with_name("table.json").read_text())
+    found["starts"] = [*range(1, 11)]
+    gain = found["differences"]["stated: after - before"]
+    stated = found["ways"][ways.STATED]["after"]
+    gain |= {"mean": 0.3, "over_starts": [0.25, 0.35]}
+    stated |= {"mean": 0.75, "over_starts": [0.7, 0.8]}
+    found["ways"][ways.STATED]["before"]["mean"] = 0.5
+    words = " ".join(pages.headline(found).split())
+    assert "a tiny policy solves 75 % of new number puzzles" in words
+    assert "means of 10 unselected starts. Training adds 30 points, 25 to 35" in words
+    assert "(95 % over starts)" in words
+    table_of_results = pages.grid(found)
+    assert "| 95 %, over starts |" in table_of_results
+    assert f"{ways.STATED} | 0.500 | 0.750 | [0.700, 0.800] |" in table_of_results
+    assert "| stated: after - before | +0.300 | [+0.250, +0.350] |" in table_of_results
