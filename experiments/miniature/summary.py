@@ -18,9 +18,9 @@ from svr_lightning.analysis.intervals import percentile_interval
 from svr_lightning.analysis.replay import replay
 from svr_lightning.analysis.stops import ORACLE, families, options_of
 from svr_lightning.analysis.table import Floats, Ints, TurnTable, cluster_codes
-from svr_lightning.core.metrics import DEFINITIONS, auroc, auroc_of_counts, share
+from svr_lightning.core.metrics import DEFINITIONS, auroc, auroc_of_counts
 
-AUROCS = tuple(name for name, one in DEFINITIONS.items() if one.area is auroc)
+AUROCS = tuple(name for name, one in DEFINITIONS.items() if one.terms is auroc)
 """Of all observed turns, as the paper has it, of first turns and of returned turns."""
 _RATIOS = (
     "accuracy",
@@ -117,8 +117,9 @@ def values(ratios: Mapping[str, Any], drawn: Draws) -> dict[str, Floats]:
 
 def _sums(table: TurnTable, metric: str) -> list[Any]:
     """[N] numerators and [N] denominators of a metric."""
-    rows, terms = table.rows_of(metric), DEFINITIONS[metric].terms or share
-    parts = terms(*(rows[name] for name in DEFINITIONS[metric].columns))
+    rows, definition = table.rows_of(metric), DEFINITIONS[metric]
+    parts = definition.terms(*(rows[name] for name in definition.columns))
+    assert isinstance(parts, tuple), metric
     return [np.bincount(rows["row"], part, len(table.ids)) for part in parts]
 
 

@@ -116,16 +116,14 @@ class Definition:
     words: str
     columns: tuple[str, ...]
     """Columns of a per-problem table, in the order in which ``terms`` takes them."""
-    terms: Callable[..., Terms] | None = share
-    """Numerator and denominator of each row; None for an area."""
+    terms: Callable[..., Terms | float] = share
+    """Numerator and denominator of each row; or, of an area, its value over all rows at once."""
     rows: Literal["problems", "turns", "first", "returned"] = "problems"
     """Problems; or all observed turns with a self-check, the first or the returned one of each."""
     higher_is_better: bool | None = True
     """None if neither direction is better."""
     form: str = "{:.3f}"
     in_tables: bool = True
-    area: Callable[..., float] | None = None
-    """Of all rows at once, in place of ``terms``."""
 
     @property
     def of_turns(self) -> bool:
@@ -219,34 +217,30 @@ DEFINITIONS = {
         head="AUROC",
         words="AUROC of confidence",
         columns=("confidence", "correct"),
-        terms=None,
         rows="turns",
-        area=auroc,
+        terms=auroc,
     ),
     "auroc_first_turn": Definition(
         head="AUROC first",
         words="AUROC of first turns",
         columns=("confidence", "correct"),
-        terms=None,
         rows="first",
-        area=auroc,
+        terms=auroc,
     ),
     "auroc_returned": Definition(
         head="AUROC ret.",
         words="AUROC of returned turns",
         columns=("confidence", "correct"),
-        terms=None,
         rows="returned",
-        area=auroc,
+        terms=auroc,
     ),
     "aurc": Definition(
         head="AURC",
         words="area under risk and coverage",
         columns=("confidence", "correct"),
-        terms=None,
         rows="returned",
         higher_is_better=False,
-        area=risk_coverage_area,
+        terms=risk_coverage_area,
     ),
     "brier": Definition(
         head="Brier",
@@ -281,11 +275,8 @@ def value_of(metric: str, *columns: Column) -> float:
         >>> value_of("verdict_accuracy", np.array([1, 0, -1]), np.array([1, 1, 0]))
         0.5
     """
-    definition = DEFINITIONS[metric]
-    if definition.area is not None:
-        return definition.area(*columns)
-    assert definition.terms is not None, metric
-    return quotient(*definition.terms(*columns))
+    terms = DEFINITIONS[metric].terms(*columns)
+    return quotient(*terms) if isinstance(terms, tuple) else terms
 
 
 def quotient(numerator: Column, denominator: Column) -> float:
