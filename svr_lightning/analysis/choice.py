@@ -27,8 +27,8 @@ from svr_lightning.analysis.table import Bools, Floats, Ints
 SPLITS = 20
 RESAMPLES = 400
 """Resamples of intervals that include a choice: each chooses 2 x :data:`SPLITS` times."""
-_AT_ONCE = 4
-"""Resamples in one matrix product."""
+_AT_ONCE = 2**23
+"""Weights of problems in one matrix product: 64 MiB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,10 +129,11 @@ def choose(
     accuracy = np.empty((len(budgets), len(draws.counts)))
     tokens = np.empty((len(budgets), len(draws.counts)))
     picked: list[Counter[int]] = [Counter() for _ in budgets]
-    for start in range(0, len(draws.counts), _AT_ONCE):
-        rows = slice(start, start + _AT_ONCE)
-        weights = draws.counts[rows, None] * parts
-        weights = weights[:, :, None] * draws.seeds[rows, None, :, None]  # [R, J + 1, S, N]
+    step = max(1, _AT_ONCE // (len(parts) * columns.shape[1]))
+    for start in range(0, len(draws.counts), step):
+        rows = slice(start, start + step)
+        drawn = draws.counts[rows, None] * draws.seeds[rows, :, None]  # [R, S, N]
+        weights = drawn[:, None] * parts[:, None]  # [R, J + 1, S, N]
         found = columns @ weights.reshape(-1, columns.shape[1]).T
         for row, sums in enumerate(np.split(found, len(weights), axis=1), start):
             first = sums[:, :-1]
