@@ -6,6 +6,7 @@
 The numbers of README and docs/results.md and their picture are written anew with the table.
 A run is that of ``svr fit --config countdown_tiny --config methods/svr_plus --model.policy.path
 RUNS/startN``, whose start is made by ``python -m experiments.warmstart --task countdown --seed N``.
+Beside it may lie RUNS/exactN, the same with ``methods/svr_plus_exact``.
 """
 
 import argparse

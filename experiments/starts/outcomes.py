@@ -1,8 +1,9 @@
 """What every way returned on every problem, from the runs of some starts, in one compressed file.
 
-Of each start, before and after training, each way of
-:mod:`svr_lightning.analysis.check_value` has options: K stopping rules that return something else.
-The file holds for each of them whether it is right and what it cost on each of N problems.
+A start has arms: its policy before training, after SVR+, and after SVR+ with exact credit. In each
+of them each way of :mod:`svr_lightning.analysis.check_value` has options: K stopping rules that
+return something else. The file holds for each of them whether it is right and what it cost on each
+of N problems, and what each of T fresh answers stated.
 """
 
 import json
@@ -16,25 +17,44 @@ import numpy as np
 from experiments.starts.scores import Scorer
 from svr_lightning.analysis.check_value import FIRST, Ways, ways_of
 from svr_lightning.analysis.choice import Options
-from svr_lightning.analysis.results import Evaluation, read_evaluation, setting
-from svr_lightning.analysis.table import Ints, turn_tables
+from svr_lightning.analysis.results import RESULTS, Evaluation, read_evaluation, setting
+from svr_lightning.analysis.table import Bools, Floats, Ints, TurnTable, turn_tables
 from svr_lightning.callbacks.before_after import samples_of
 from svr_lightning.errors import require
 
 DATASET = "countdown_tiny"
+BEFORE = "before"
+AFTER = "after"
+EXACT = "exact"
+ARMS = {
+    BEFORE: "before training",
+    AFTER: "after SVR+",
+    EXACT: "after SVR+ with exact credit",
+}
 ANSWERS = 3
 """The budget, as a multiple of the mean tokens of a trained policy's first answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
+class Arm:
+    """What one policy returned."""
+
+    ways: Ways
+    stated: Floats
+    """[N, T] the stated confidence of fresh answers, in hundredths."""
+    correct: Bools
+    """[N, T] whether these answers are right."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Start:
-    """What one start returned."""
+    """What the policies of one start returned."""
 
     seed: int
     budget: float
     """Tokens per problem."""
-    after: Ways
-    before: Ways
+    arms: Mapping[str, Arm]
+    """By their name in :data:`ARMS`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +69,9 @@ class Outcomes:
 
 
 def from_runs(runs: Mapping[int, Path]) -> Outcomes:
-    """The outcomes of runs by the seed of their start; beside a run ``plusN`` lies ``startN``.
+    """The outcomes of runs by the seed of their start.
+
+    Beside a run ``plusN`` lies ``startN``, and ``exactN`` if there is one.
 
     Raises:
         ConfigError: naming a run that was asked other problems than the first.
@@ -57,20 +79,28 @@ def from_runs(runs: Mapping[int, Path]) -> Outcomes:
     starts = []
     first = None
     for seed, folder in sorted(runs.items()):
-        trained = folder / "policy"
-        start = folder.with_name(f"start{seed}")
-        refined = scored(folder / "eval" / "after", trained).tables[DATASET]
-        first = first or refined
-        require(refined.ids == first.ids, f"{folder}: asked other problems than its counterparts")
-        fresh = samples_of(scored(folder / "eval" / "fresh", trained))
-        untrained = samples_of(scored(folder / "eval" / "fresh_before", start))
-        after = ways_of(fresh[DATASET], refined)
-        before = ways_of(untrained[DATASET])
-        budget = ANSWERS * float(after[FIRST].tokens.mean())
-        starts.append(Start(seed=seed, budget=budget, after=after, before=before))
+        trained = {AFTER: folder, EXACT: folder.with_name(f"exact{seed}")}
+        untrained = folder.with_name(f"start{seed}")
+        arms = {BEFORE: arm_of(folder / "eval" / "fresh_before", untrained)}
+        for name, run in trained.items():
+            if not (run / "eval" / "fresh" / RESULTS).is_file():
+                continue
+            refined = scored(run / "eval" / "after", run / "policy").tables[DATASET]
+            first = first or refined
+            require(refined.ids == first.ids, f"{run}: asked other problems than its counterparts")
+            arms[name] = arm_of(run / "eval" / "fresh", run / "policy", refined)
+        budget = ANSWERS * float(arms[AFTER].ways[FIRST].tokens.mean())
+        starts.append(Start(seed=seed, budget=budget, arms=arms))
     require(first is not None, "there are no runs; give folders of svr fit")
     assert first is not None
     return Outcomes(ids=first.ids, cluster=first.cluster, starts=starts)
+
+
+def arm_of(fresh: Path, policy: Path, refined: TurnTable | None = None) -> Arm:
+    """The outcomes of one policy, from its recorded fresh answers and refinements."""
+    samples = samples_of(scored(fresh, policy))[DATASET]
+    stated = np.rint(100 * samples.table.confidence)
+    return Arm(ways=ways_of(samples, refined), stated=stated, correct=samples.table.correct)
 
 
 def scored(folder: Path, policy: Path) -> Evaluation:
@@ -94,12 +124,14 @@ def write(path: Path, outcomes: Outcomes) -> None:
     listed = []
     for start in outcomes.starts:
         names = {}
-        for when, ways in (("after", start.after), ("before", start.before)):
-            names[when] = {way: options.names for way, options in ways.items()}
-            for way, options in ways.items():
-                place = f"{start.seed}/{when}/{way}"
-                arrays[f"{place}/right"] = options.right[:, 0].astype(np.bool_)
-                arrays[f"{place}/tokens"] = options.tokens[:, 0].astype(np.uint16)
+        for arm_name, arm in start.arms.items():
+            names[arm_name] = {way: options.names for way, options in arm.ways.items()}
+            prefix = f"{start.seed}/{arm_name}"
+            arrays[f"{prefix}/stated"] = arm.stated.astype(np.uint8)
+            arrays[f"{prefix}/correct"] = arm.correct.astype(np.bool_)
+            for way, options in arm.ways.items():
+                arrays[f"{prefix}/{way}/right"] = options.right[:, 0].astype(np.bool_)
+                arrays[f"{prefix}/{way}/tokens"] = options.tokens[:, 0].astype(np.uint16)
         listed.append({"seed": start.seed, "budget": start.budget, "names": names})
     arrays["starts"] = np.array(json.dumps(listed))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,23 +142,21 @@ def read(path: Path) -> Outcomes:
     """Read what :func:`write` wrote."""
     with np.load(path, allow_pickle=False) as arrays:
 
-        def ways(seed: int, when: str, names: Mapping[str, Sequence[str]]) -> Ways:
-            return {
+        def arm(prefix: str, names: Mapping[str, Sequence[str]]) -> Arm:
+            ways = {
                 way: Options(
                     names=tuple(rules),
-                    right=arrays[f"{seed}/{when}/{way}/right"][:, None].astype(float),
-                    tokens=arrays[f"{seed}/{when}/{way}/tokens"][:, None].astype(float),
+                    right=arrays[f"{prefix}/{way}/right"][:, None].astype(float),
+                    tokens=arrays[f"{prefix}/{way}/tokens"][:, None].astype(float),
                 )
                 for way, rules in names.items()
             }
+            stated = arrays[f"{prefix}/stated"].astype(float)
+            return Arm(ways=ways, stated=stated, correct=arrays[f"{prefix}/correct"])
 
-        starts = [
-            Start(
-                seed=one["seed"],
-                budget=one["budget"],
-                after=ways(one["seed"], "after", one["names"]["after"]),
-                before=ways(one["seed"], "before", one["names"]["before"]),
-            )
-            for one in json.loads(str(arrays["starts"]))
-        ]
+        starts = []
+        for one in json.loads(str(arrays["starts"])):
+            seed = one["seed"]
+            arms = {name: arm(f"{seed}/{name}", names) for name, names in one["names"].items()}
+            starts.append(Start(seed=seed, budget=one["budget"], arms=arms))
         return Outcomes(ids=tuple(arrays["ids"].tolist()), cluster=arrays["cluster"], starts=starts)

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from experiments.starts.outcomes import ARMS
 from experiments.starts.picture import draw
-from experiments.starts.table import bounds_of, over
+from experiments.starts.table import AUROC, bounds_of, over
 from svr_lightning.analysis.check_value import FREE, PROGRAM, STATED, TRACE
 from svr_lightning.display import interval
 from svr_lightning.files import write_file
@@ -45,7 +46,7 @@ def headline(found: Found) -> str:
 
 
 def grid(found: Found) -> str:
-    """Two Markdown tables: every way before and after training, and the paired differences."""
+    """Markdown tables: every way before and after training, what is stated, and differences."""
     lines = [
         f"| within {found['budget']:.0f} tokens, {len(found['starts'])} of {PLANNED} starts "
         f"| before | after | 95 %, over {over(found)} | tokens |",
@@ -56,9 +57,16 @@ def grid(found: Found) -> str:
         after = by_time["after"]
         cells = [name, before, f"{after['mean']:.3f}", interval(bounds_of(after))]
         lines.append(f"| {' | '.join(cells)} | {after['tokens']:.0f} |")
-    lines += ["", f"| difference | mean | 95 %, over {over(found)} |", "|---|---|---|"]
-    for name, one in found["differences"].items():
-        lines.append(f"| {name} | {one['mean']:+.3f} | {interval(bounds_of(one), '{:+.3f}')} |")
+    scope = f"mean | 95 %, over {over(found)} |"
+    lines += ["", f"| {AUROC}, fresh answers | {scope}", "|---|---|---|"]
+    lines += [_row(ARMS[arm], one, ".3f") for arm, one in found["auroc"].items()]
+    lines += ["", f"| difference | {scope}", "|---|---|---|"]
+    lines += [_row(name, one, "+.3f") for name, one in found["differences"].items()]
+    for name, one in found["exact_credit"].items():
+        label = f"exact credit, {name}: with - without, {len(one['by_start'])} starts"
+        if "p_holm" in one:
+            label += f", p {one['p_holm']:.3f} (Holm)"
+        lines.append(_row(label, one, "+.3f"))
     return "\n".join(lines)
 
 
@@ -85,6 +93,11 @@ def write(found: Found) -> None:
     for path in PARTS:
         write_file(ROOT / path, [page(path, found)])
     write_file(ROOT / PICTURE, [svg(draw, found)])
+
+
+def _row(name: str, values: Found, form: str) -> str:
+    """A row of a mean and its interval."""
+    return f"| {name} | {values['mean']:{form}} | {interval(bounds_of(values), f'{{:{form}}}')} |"
 
 
 def _share(values: Found) -> str:

@@ -4,30 +4,42 @@ Every start chooses its own rules, on other problems than it is measured on. The
 of a mean over starts: over starts (Student's t, what another start would give) and over problems (a
 bootstrap over clusters of problems that all starts share, with the choice in every resample).
 
-Shapes: S starts, R resamples.
+Shapes: S starts, R resamples, N problems, T fresh answers.
 """
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+import mpmath
 import numpy as np
 
-from experiments.starts.outcomes import Outcomes
+from experiments.real.report import holm
+from experiments.starts.outcomes import AFTER, BEFORE, EXACT, Arm, Outcomes
 from svr_lightning.analysis.check_value import FREE, PROBABLE, STATED
-from svr_lightning.analysis.choice import Chosen, choose, draw
+from svr_lightning.analysis.choice import Draws, choose, draw
 from svr_lightning.analysis.intervals import percentile_interval
 from svr_lightning.analysis.table import Floats
+from svr_lightning.core.metrics import auroc_of_counts
 
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201)
 """The 97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom."""
+AUROC = "AUROC of what it states"
 DIFFERENCES = {
-    "stated: after - before": (STATED, "after", STATED, "before"),
-    "stated - best free stop, after": (STATED, "after", FREE, "after"),
-    "with the probability: after - before": (PROBABLE, "after", PROBABLE, "before"),
-    "with the probability - best free stop, after": (PROBABLE, "after", FREE, "after"),
+    "stated: after - before": ((STATED, AFTER), (STATED, BEFORE)),
+    "stated - best free stop, after": ((STATED, AFTER), (FREE, AFTER)),
+    "with the probability: after - before": ((PROBABLE, AFTER), (PROBABLE, BEFORE)),
+    "with the probability - best free stop, after": ((PROBABLE, AFTER), (FREE, AFTER)),
+    "AUROC of what it states: after - before": ((AUROC, AFTER), (AUROC, BEFORE)),
 }
+EXACT_CREDIT = {
+    "stated": ((STATED, EXACT), (STATED, AFTER)),
+    "AUROC of what it states": ((AUROC, EXACT), (AUROC, AFTER)),
+}
+"""What exact credit adds to SVR+; the p-values of these comparisons are corrected together."""
+Measured = Mapping[int, Floats]
+"""[1 + R] by the seed of the start."""
 
 
 def table(outcomes: Outcomes) -> dict[str, Any]:
@@ -35,46 +47,92 @@ def table(outcomes: Outcomes) -> dict[str, Any]:
 
     Returns:
         ``starts``, ``problems`` and ``clusters``; ``budget``, the mean over starts; ``ways``:
-        {way: {before or after: :func:`entry`}}; ``differences``: paired, by name.
+        {way: {arm: :func:`entry`}}; ``auroc`` of what each arm states; ``differences`` and
+        ``exact_credit``: paired, by name.
     """
     draws = draw(outcomes.cluster)
-    chosen: dict[tuple[str, str], list[Chosen]] = {}
-    for start in outcomes.starts:
-        for when, ways in (("after", start.after), ("before", start.before)):
-            for way, options in ways.items():
-                (best,) = choose(options, [start.budget], draws)
-                if best is not None:
-                    chosen.setdefault((way, when), []).append(best)
-    by_way: dict[str, dict[str, Any]] = {}
-    for (way, when), each in list(chosen.items()):
-        if len(each) < len(outcomes.starts):  # over the budget of some start
-            del chosen[way, when]
-            continue
-        accuracy = np.stack([one.accuracy for one in each])
-        tokens = statistics.fmean(float(one.tokens[0]) for one in each)
-        by_way.setdefault(way, {})[when] = {**entry(accuracy), "tokens": tokens}
-    differences = {}
-    for name, (way, when, other, then) in DIFFERENCES.items():
-        if (way, when) in chosen and (other, then) in chosen:
-            pairs = zip(chosen[way, when], chosen[other, then], strict=True)
-            differences[name] = entry(np.stack([a.accuracy - b.accuracy for a, b in pairs]))
+    measured, tokens = _measured(outcomes, draws)
+    ways: dict[str, dict[str, Any]] = {way: {} for way in outcomes.starts[0].arms[AFTER].ways}
+    for (way, arm), values in measured.items():
+        ways.setdefault(way, {})[arm] = entry(values)
+        if (way, arm) in tokens:
+            ways[way][arm]["tokens"] = statistics.fmean(tokens[way, arm])
+    auroc = ways.pop(AUROC)
+    ways = {way: arms for way, arms in ways.items() if arms}  # over the budget: not there
+    exact = _differences(EXACT_CREDIT, measured)
+    p_values = {name: p for name, one in exact.items() if (p := one["p"]) is not None}
+    for name, adjusted in holm(p_values).items():
+        exact[name]["p_holm"] = adjusted
     return {
         "starts": [start.seed for start in outcomes.starts],
         "problems": len(outcomes.ids),
         "clusters": draws.size,
         "budget": statistics.fmean(start.budget for start in outcomes.starts),
-        "ways": by_way,
-        "differences": differences,
+        "ways": ways,
+        "auroc": auroc,
+        "differences": _differences(DIFFERENCES, measured),
+        "exact_credit": exact,
     }
 
 
-def entry(values: Floats) -> dict[str, Any]:
-    """The ``mean`` of [S, 1 + R] values over starts, ``by_start``, and both intervals."""
-    by_start = values[:, 0].tolist()
+def _measured(
+    outcomes: Outcomes, draws: Draws
+) -> tuple[dict[tuple[str, str], dict[int, Floats]], dict[tuple[str, str], list[float]]]:
+    """By way and arm: the values of each start, and the tokens per problem.
+
+    A way that is over the budget of some start is left out.
+    """
+    measured: dict[tuple[str, str], dict[int, Floats]] = {}
+    tokens: dict[tuple[str, str], list[float]] = {}
+    too_dear = set()
+    for start in outcomes.starts:
+        for name, arm in start.arms.items():
+            measured.setdefault((AUROC, name), {})[start.seed] = stated_auroc(arm, draws)
+            for way, options in arm.ways.items():
+                (best,) = choose(options, [start.budget], draws)
+                if best is None:
+                    too_dear.add((way, name))
+                    continue
+                measured.setdefault((way, name), {})[start.seed] = best.accuracy
+                tokens.setdefault((way, name), []).append(float(best.tokens[0]))
+    return {key: values for key, values in measured.items() if key not in too_dear}, tokens
+
+
+def stated_auroc(arm: Arm, draws: Draws) -> Floats:
+    """[1 + R] AUROC of the stated confidence of all fresh answers."""
+    levels, level = np.unique(arm.stated, return_inverse=True)
+    level = level.reshape(arm.stated.shape)
+    counts = []
+    for answers in (arm.correct, ~arm.correct):
+        by_problem = np.zeros((len(arm.stated), len(levels)))
+        for turn in range(level.shape[1]):
+            np.add.at(by_problem, (np.arange(len(level)), level[:, turn]), answers[:, turn])
+        counts.append(draws.counts @ by_problem)
+    return auroc_of_counts(*counts)
+
+
+def _differences(
+    pairs: Mapping[str, tuple[tuple[str, str], tuple[str, str]]],
+    measured: Mapping[tuple[str, str], Measured],
+) -> dict[str, Any]:
+    """Each difference over the starts that have both sides."""
+    found = {}
+    for name, (one, other) in pairs.items():
+        left = measured.get(one, {})
+        right = measured.get(other, {})
+        both = {seed: left[seed] - right[seed] for seed in left if seed in right}
+        if both:
+            found[name] = {**entry(both), "p": p_value([float(one[0]) for one in both.values()])}
+    return found
+
+
+def entry(values: Measured) -> dict[str, Any]:
+    """The ``mean`` over starts, ``by_start``, and both intervals."""
+    by_start = {seed: float(one[0]) for seed, one in values.items()}
     return {
-        "mean": statistics.fmean(by_start),
-        "over_starts": t_interval(by_start),
-        "over_problems": percentile_interval(values[:, 1:].mean(0)),
+        "mean": statistics.fmean(by_start.values()),
+        "over_starts": t_interval([*by_start.values()]),
+        "over_problems": percentile_interval(np.stack([*values.values()])[:, 1:].mean(0)),
         "by_start": by_start,
     }
 
@@ -90,7 +148,7 @@ def bounds_of(values: Mapping[str, Any]) -> list[float]:
     return bounds
 
 
-def t_interval(values: Sequence[float]) -> list[float] | None:
+def t_interval(values: list[float]) -> list[float] | None:
     """The 95 % interval of the mean of independent values; None for fewer than two.
 
     Examples:
@@ -99,6 +157,18 @@ def t_interval(values: Sequence[float]) -> list[float] | None:
     """
     if len(values) < 2:
         return None
-    mean = statistics.fmean(values)
+    centre = statistics.fmean(values)
     half = STUDENT[len(values) - 2] * statistics.stdev(values) / math.sqrt(len(values))
-    return [round(mean - half, 6), round(mean + half, 6)]
+    return [round(centre - half, 6), round(centre + half, 6)]
+
+
+def p_value(differences: list[float]) -> float | None:
+    """Two-sided p-value of a mean of zero (Student's t); None for fewer than two unlike values."""
+    if len(set(differences)) < 2:
+        return None
+    freedom = len(differences) - 1
+    squared = (
+        statistics.fmean(differences) ** 2 * len(differences) / statistics.variance(differences)
+    )
+    tail = freedom / (freedom + squared)
+    return float(mpmath.betainc(freedom / 2, 0.5, 0, tail, regularized=True))

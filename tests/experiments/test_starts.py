@@ -1,14 +1,15 @@
 """The table of the starts, on outcomes worked out by hand and on the published file."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from experiments.starts import outcomes, pages
-from experiments.starts.outcomes import Outcomes, Start
-from experiments.starts.table import entry, t_interval, table
+from experiments.starts.outcomes import AFTER, BEFORE, EXACT, Arm, Outcomes, Start
+from experiments.starts.table import entry, stated_auroc, t_interval, table
 from svr_lightning.analysis import check_value as ways
 from svr_lightning.analysis.choice import Options, choose, draw
 
@@ -25,37 +26,80 @@ def one_rule(right: float, tokens: float = 10.0) -> Options:
     )
 
 
+def arm(ways: dict[str, Options], sure_when_right: bool = True) -> Arm:
+    """An arm that states .9 for the first half of eight answers, which are right or not."""
+    first_half = np.arange(8)[:, None] < 4
+    stated = np.where(first_half, 90.0, 10.0)
+    return Arm(ways=ways, stated=stated, correct=first_half == sure_when_right)
+
+
 def two_starts() -> Outcomes:
-    starts = [
-        Start(
-            seed=seed,
-            budget=30.0,
-            after={ways.FREE: one_rule(0.25), ways.STATED: one_rule(stated)},
-            before={ways.STATED: one_rule(0.0), ways.PAPER: one_rule(0.5, 31.0)},
-        )
-        for seed, stated in ((1, 0.5), (2, 1.0))
-    ]
+    starts = []
+    for seed, stated in ((1, 0.5), (2, 1.0)):
+        before = {ways.STATED: one_rule(0.0), ways.PAPER: one_rule(0.5, 31.0)}
+        after = {ways.FREE: one_rule(0.25), ways.STATED: one_rule(stated)}
+        arms = {BEFORE: arm(before, sure_when_right=False), AFTER: arm(after)}
+        if seed == 2:
+            arms[EXACT] = arm({ways.STATED: one_rule(0.75)}, sure_when_right=False)
+        starts.append(Start(seed=seed, budget=30.0, arms=arms))
     return Outcomes(ids=tuple("abcdefgh"), cluster=np.arange(8), starts=starts)
 
 
 def test_the_table_has_means_over_starts_and_both_intervals():
     found = table(two_starts())
-    stated = found["ways"][ways.STATED]["after"]
-    assert (stated["mean"], stated["by_start"]) == (0.75, [0.5, 1.0])
+    stated = found["ways"][ways.STATED][AFTER]
+    assert (stated["mean"], stated["by_start"]) == (0.75, {1: 0.5, 2: 1.0})
     # t with one degree of freedom: 12.706 x .3536 / sqrt(2).
-    assert stated["over_starts"] == pytest.approx([0.75 - 3.1765, 0.75 + 3.1765])
+    assert stated["over_starts"] == pytest.approx([0.75 - 3.1765, 0.75 + 3.1765], abs=1e-4)
     low, high = stated["over_problems"]
     assert 0.5 <= low < 0.75 < high <= 1.0  # the second start is right on every resample
     assert found["differences"]["stated: after - before"]["mean"] == 0.75
-    assert found["differences"]["stated - best free stop, after"]["by_start"] == [0.25, 0.75]
+    gap = found["differences"]["stated - best free stop, after"]
+    assert gap["by_start"] == {1: 0.25, 2: 0.75}
+    # t = .5 / (.3536 / sqrt(2)) = 2 with one degree of freedom: 1 - 2 arctan(2) / pi.
+    assert gap["p"] == pytest.approx(0.295167, abs=1e-6)
     assert ways.PAPER not in found["ways"]  # it is over the budget
     assert (found["starts"], found["problems"], found["budget"]) == ([1, 2], 8, 30.0)
+
+
+def test_what_is_stated_is_ranked_before_and_after():
+    found = table(two_starts())
+    by_arm = {name: one["mean"] for name, one in found["auroc"].items()}
+    assert by_arm == {BEFORE: 0.0, AFTER: 1.0, EXACT: 0.0}
+    gain = found["differences"]["AUROC of what it states: after - before"]
+    assert gain["by_start"] == {1: 1.0, 2: 1.0}
+
+
+def test_a_tie_between_a_right_and_a_wrong_answer_counts_one_half():
+    mixed = Arm(ways={}, stated=np.array([[90.0, 90.0]]), correct=np.array([[True, False]]))
+    assert stated_auroc(mixed, draw(np.arange(1), resamples=1)).tolist() == [0.5, 0.5]
+
+
+def test_exact_credit_is_compared_on_the_starts_that_have_it():
+    found = table(two_starts())["exact_credit"]
+    assert found["stated"]["by_start"] == {2: -0.25}
+    assert found["AUROC of what it states"]["by_start"] == {2: -1.0}
+    assert found["stated"]["p"] is None  # one start says nothing of another
+
+
+def test_the_p_value_of_exact_credit_is_that_of_the_t_test():
+    both = two_starts()
+    first, second = both.starts
+    worse = {1: 0.25, 2: 0.5}  # differences -.25 and -.5: t = -3, p = 1 - 2 arctan(3) / pi
+    starts = [
+        replace(one, arms={**one.arms, EXACT: arm({ways.STATED: one_rule(worse[one.seed])})})
+        for one in (first, second)
+    ]
+    found = table(replace(both, starts=starts))["exact_credit"]
+    assert found["stated"]["p"] == pytest.approx(0.204833, abs=1e-6)
+    assert found["stated"]["p_holm"] == pytest.approx(found["stated"]["p"], abs=1e-6)  # alone
+    assert found["AUROC of what it states"]["p"] is None
 
 
 def test_an_interval_over_starts_needs_two():
     assert t_interval([0.5]) is None
     assert t_interval([0.4, 0.6, 0.8]) == pytest.approx([0.6 - 0.4968, 0.6 + 0.4968], abs=1e-4)
-    assert entry(np.array([[0.5, 0.5]]))["over_starts"] is None
+    assert entry({1: np.array([0.5, 0.5])})["over_starts"] is None
 
 
 def test_what_is_written_is_read_again(tmp_path):
@@ -75,9 +119,10 @@ def test_the_published_table_is_that_of_the_published_outcomes():
     first = read.starts[0]
     draws = draw(read.cluster, resamples=1)
     for way in (ways.PAPER, ways.TRACE):
-        for when, known in (("after", first.after), ("before", first.before)):
-            (found,) = choose(known[way], [first.budget], draws)
-            assert found.accuracy[0] == published["ways"][way][when]["by_start"][0]
+        for name in (BEFORE, AFTER):
+            (found,) = choose(first.arms[name].ways[way], [first.budget], draws)
+            by_start = published["ways"][way][name]["by_start"]
+            assert found.accuracy[0] == by_start[str(first.seed)]
 
 
 def test_the_pages_give_the_interval_over_starts_where_there_are_several():
