@@ -13,6 +13,7 @@ import lzma
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -137,15 +138,16 @@ def _delimited(stream: IO[bytes], start: bytes) -> Iterator[tuple[str, Any]]:
     csv.field_size_limit(_LONGEST_CELL)
     encoding = "utf-16" if start.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
     text = io.TextIOWrapper(stream, encoding=encoding, newline="")
-    head = text.readline()
     skipped = 0
+    while (head := text.readline()).isspace():
+        skipped += 1
     if declared := re.match(r"sep=(.)\s*$", head):  # Excel's first line
         delimiter = declared.group(1)
-        skipped = 1
+        skipped += 1
+        head = text.readline()
     else:
         delimiter = max(_DELIMITERS, key=lambda mark: len(_cells(head, mark)))
-        text.seek(0)
-    rows = csv.reader(text, delimiter=delimiter, strict=True)
+    rows = csv.reader(chain([head], text), delimiter=delimiter, strict=True)
     last = 0
     try:
         header = [name.strip() for name in next(rows, [])]

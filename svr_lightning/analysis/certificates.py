@@ -13,6 +13,7 @@ Shapes: C clusters, G thresholds.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ from svr_lightning.analysis.operating_point import Promise
 from svr_lightning.analysis.replay import replay
 from svr_lightning.analysis.table import Bools, Floats, TurnTable, pool
 from svr_lightning.core.stopping import Confident
-from svr_lightning.errors import ConfigError
+from svr_lightning.errors import ConfigError, require
 
 STARTS = 4
 """Number of thresholds, evenly spaced over the grid, among which delta is divided at first."""
@@ -296,8 +297,17 @@ def labels_needed(limit: float, share: float, delta: float, power: float = 0.9) 
         raise ValueError(f"a share of {share:g} never certifies a limit of {limit:g}")
     failures, n = 0, 1
     while True:
-        while binomial_cdf(failures, n, limit) > delta:
-            n += 1
+        high = n
+        while binomial_cdf(failures, high, limit) > delta:
+            high *= 2
+            require(high < 2**53, f"a limit of {limit:g} needs more labels than can be counted")
+        # More labels with as few failures make the p-value smaller.
+        n = bisect_left(
+            range(high),
+            True,
+            lo=n,
+            key=lambda labels: binomial_cdf(failures, labels, limit) <= delta,
+        )
         if binomial_cdf(failures, n, share) >= power:
             return n
         failures += 1

@@ -211,6 +211,8 @@ def _text(cell: Any) -> str | None:
     """
     if cell is None or cell != cell:
         return None
+    if isinstance(cell, float) and cell.is_integer():  # of a column that has empty cells, too
+        cell = int(cell)
     return str(cell).strip() or None
 
 
@@ -235,7 +237,7 @@ def _count(text: str) -> int:
     if _THOUSANDS.fullmatch(text):
         raise ValueError("write whole numbers without a mark between their digits")
     number = _number(text)
-    if number % 1 or not 0 <= number <= MAX_COUNT:
+    if not 0 <= number <= MAX_COUNT or number % 1:
         raise ValueError(f"give a whole number from 0 to {MAX_COUNT}, or an empty cell")
     return int(number)
 

@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command. An option that was not given is not in the namespace."""
     parser.argument_default = argparse.SUPPRESS
     add = parser.add_argument
-    share = _number("above 0 and below 1", lambda value: 0 < value < 1)
+    share = _number("above 0 and below 1", lambda value: 0 < 1 - value < 1)
     part = _number("above 0 and at most 1", lambda value: 0 < value <= 1)
     tokens = _number("above 0", lambda value: 0 < value < math.inf)
     about = "an evaluation, or a log"
@@ -451,6 +451,7 @@ def _plan(promises: Sequence[Promise], size: int, delta: float) -> int:
             rate = part * promise.limit
             needed = labels_needed(promise.limit, rate, level)
             rows.append((promise.name, number(promise.limit), number(rate), str(needed)))
+    require(bool(rows), "--plan counts labels for promises on shares; add one, such as --max-pse")
     heads = ("promise", "at most", "if the true rate is", "independent labels")
     Console().print(text_table(heads, rows, "labels for a certificate in nine cases of ten"))
     _say(

@@ -67,8 +67,15 @@ _WRAP = r"\\(?:(?:text|math)[a-z]{0,6}|boxed|emph)\{|</?(?:b|i|em|strong|code)>|
 """Emphasis in LaTeX and HTML."""
 _RUN = rf"(?:{_WRAP}|[\s:={re.escape(_MARKS.removesuffix('-') + _OPENERS)}]|-(?!\.?[0-9]))*"
 _QUOTE = re.escape(_MARKS)
+_DECIMAL = r"[0-9]+(?:\.[0-9]+)?"
+_TAKEN_BACK = "no|not|but|then|now|or|actually|wait|sorry|rather|i|mean|maybe|perhaps|to"
+"""Between a verdict and the one that replaces it."""
 _RATED = r"""(?:
     [ ]?(?:[\uff05\u066a\u2030]|(?ai:percent|per[ ]cent|pct|points?|stars?)\b(?![ ]?o))  # 1 percent
+    |(?<=[^0-9.]1)[ ]?(?:
+        (?<=[ ])(?!(?ai:and|verdict)\b)[^\W\d_]                               # 1 Prozent
+        |[\u2605\u2606\u2b50]|[=(][ ]?(?ai:low|least|min|guess|not|un)         # 1 (low)
+    )
     |[^\w\n]{0,8}(?ai:(?:points?|stars?|text)[^\w\n]{1,4})?                  # 9 points out of 10
         (?ai:/|(?:out[\s-]{1,4})?of\b|over\b|in\b|to\b|on\s{1,4}a\s{1,4}scale\b)
         (?=[^\w\n]{0,8}
@@ -83,15 +90,15 @@ _ADORNED = re.compile(
         (?:(?:{_WORD}|(?ai:or|and|not))(?![^\W_])(?:{_WRAP}|[\s,/&{_QUOTE}])*)*
         (?P<denied>
             \s?\?                                                            # CORRECT? No
-            |[:=,.]?\s?\"?(?ai:false|no|0)(?=[\"\s]*(?:[,;.}}]|$))           # "correct": false
+            |\s?[:=,.]?\s?\"?(?ai:false|no|0)(?=[\"\ ]*(?:[\r\n,;.}}]|$))      # "correct": false
             |[\u274c\u2717\u2718]
         )?
-        (?:[^\w\n]{{0,8}}(?:(?ai:no|not|but|then|now)\b[^\w\n]{{1,4}})?{_WORD}(?![^\W_]))?
+        (?:[^\w\n]{{0,8}}(?:(?ai:{_TAKEN_BACK})\b[^\w\n]{{1,8}}){{0,3}}{_WORD}(?![^\W_]))?
         |
         _{{0,3}}(?ai:CONFIDENCE)
         (?:[\s{_QUOTE}]{{0,8}}(?P<before>{_ASIDE})(?=[\s{_QUOTE}]{{0,8}}[:=\uff1a]))?
         {_RUN}
-        (?:(?P<number>[0-9][0-9.]*)(?P<rated>{_RATED})?(?:[^\w\n]{{0,8}}(?P<behind>{_ASIDE}|(?ai:on|from|scale)\b[^;\n]{{0,40}}))?)?
+        (?:(?P<number>{_DECIMAL})(?P<rated>{_RATED})?(?:[^\w\n]{{0,8}}(?P<behind>{_ASIDE}|(?ai:on|from|scale)\b[^;\n]{{0,40}}))?)?
     )
     """,
     re.VERBOSE,
@@ -100,16 +107,8 @@ _EXPLAINED = re.compile(
     rf"(?<![^\W_])(?ai:VERDICT)[\s{_QUOTE}]{{0,8}}(?P<aside>{_ASIDE})(?=[\s{_QUOTE}]{{0,8}}[:=\uff1a])"
 )
 """A verdict whose name is explained in brackets."""
-_SCALE = re.compile(
-    r"""
-    (?P<low>[0-9.]+)\s*(?:-|\u2013|\u2014|,|\.\.+|(?ai:to|and|through))\s*(?P<high>[0-9.]+)
-    |(?<![0-9.])(?:[2-9]|[1-9][0-9]+)\s*[=:]                             # 5 = sure
-    |(?ai:of|max\w*|scale)[\s:/]*(?:[2-9]|[1-9][0-9]+)                   # out of 5
-    |%|(?ai:percent)
-    """,
-    re.VERBOSE,
-)
-"""What numbers of a scale mean, in an aside to a confidence."""
+_OTHER_SCALE = re.compile(r"(?<![0-9])(?<!(?<!\.)\.)(?:[2-9]|[1-9][0-9])|%|(?ai:percent)")
+"""In an aside to a whole number: a scale that does not end at 1, as in ``5 = sure``."""
 _BLANK = {ord(c): " " for c in _MARKS + _OPENERS}
 _NO_NUMBER = {ord(c): "?" for c in "0123456789"}
 
@@ -286,20 +285,10 @@ def _plain(field: re.Match[str]) -> str:
     if field["denied"] or len(claims) > 1:  # "correct": false, or CORRECT -> INCORRECT
         plain = re.sub(_WORD, lambda word: "?" * len(word[0]), plain)
     asides = f"{field['before']} {field['behind']}"
-    if field["number"] and (field["rated"] or _is_on_other_scale(field["number"], asides)):
+    whole = not (field["number"] or ".5").partition(".")[2].strip("0")
+    if field["rated"] or (whole and _OTHER_SCALE.search(asides)):
         plain = plain.translate(_NO_NUMBER)
     return plain
-
-
-def _is_on_other_scale(number: str, asides: str) -> bool:
-    """Whether a confidence lies on a stated scale that is not 0 to 1."""
-    value = _bounded_float(number)
-    for scale in _SCALE.finditer(asides):
-        if scale["low"] is None:
-            return True
-        if _bounded_float(scale["high"]) != 1 and value >= _bounded_float(scale["low"]):
-            return True
-    return False
 
 
 def self_check_format_score(text: str, interface: SelfCheckFields = "joint") -> float:

@@ -19,6 +19,7 @@ from svr_lightning.analysis.certificates import (
 )
 from svr_lightning.analysis.operating_point import Promise
 from svr_lightning.core.stopping import Confident
+from svr_lightning.errors import ConfigError
 from tests.trajectories import record, turn_tables
 
 
@@ -195,6 +196,13 @@ def test_labels_needed_are_the_fewest_with_which_the_exact_test_has_its_power(
 def test_no_number_of_labels_certifies_a_limit_that_is_not_kept():
     with pytest.raises(ValueError, match="never certifies"):
         labels_needed(0.1, 0.1, 0.1)
+
+
+def test_labels_are_counted_for_a_limit_however_small():
+    # Without a failure n labels certify it if (1 - 1e-9) ** n <= 0.1: n >= ln 10 * 1e9 - ln 10 / 2.
+    assert labels_needed(1e-9, 0.0, 0.1) == 2_302_585_092
+    with pytest.raises(ConfigError, match="1e-300 needs more labels than can be counted"):
+        labels_needed(1e-300, 0.0, 0.1)
 
 
 # The guarantee, in simulated calibrations of 400 clusters: there the truth is known

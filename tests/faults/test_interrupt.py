@@ -50,11 +50,13 @@ class Cut(SVRModule):
 
 
 @pytest.fixture(autouse=True)
-def _ctrl_c() -> Iterator[None]:
-    """As in a fresh process: Lightning ignores further signals after an interrupt."""
-    own = signal.signal(signal.SIGINT, signal.default_int_handler)
+def _signals() -> Iterator[None]:
+    """As in a fresh process: other tests and Lightning leave handlers of their own."""
+    fresh = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in fresh.items()}
     yield
-    signal.signal(signal.SIGINT, own)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def few(split: str) -> DataSource:

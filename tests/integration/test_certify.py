@@ -223,6 +223,7 @@ def test_the_plan_says_how_many_labels_a_promise_needs(capsys):
         (["--calibrate-on", "0"], "--calibrate-on: 0 must be above 0 and at most 1"),
         (["--calibrate-on", "0.001"], "--calibrate-on 0.001: no problem is left"),
         (["--max-pse", "1.5"], "--max-pse: 1.5 must be above 0 and below 1"),
+        (["--min-accuracy", "1e-17"], "--min-accuracy: 1e-17 must be above 0 and below 1"),
         (["--confidence", "nan"], "--confidence: nan must be above 0 and below 1"),
         (["--thresholds", "nan"], "--thresholds: nan must be a number"),
         (["--write", "/no/policy"], "--write: /no/policy: no such folder"),
@@ -277,6 +278,11 @@ def test_check_refuses_what_it_does_not_use(capsys, extra):
 def test_plan_refuses_what_it_does_not_use(capsys, extra):
     line = options_refused(capsys, "--plan", "--max-pse", "0.1", *extra)
     assert f"--plan does not use {extra[0]}; leave it out" in line
+
+
+def test_a_plan_of_promises_that_need_no_number_of_labels_says_so(capsys):
+    line = options_refused(capsys, "--plan", "--max-tokens", "5", "--token-bound", "10")
+    assert "--plan counts labels for promises on shares; add one, such as --max-pse" in line
 
 
 def test_check_needs_a_certificate_that_is_there(capsys):

@@ -84,6 +84,8 @@ def test_the_log_of_another_program_is_certified(tmp_path, suffix):
         ({**PLAIN, "tokens": 1.5}, "tokens=1.5: give a whole number from 0"),
         ({**PLAIN, "tokens": "1,234"}, "tokens='1,234': write whole numbers without a mark"),
         ({**PLAIN, "tokens": "NA"}, "tokens='NA': this is no number"),
+        ({**PLAIN, "tokens": "1e400"}, "tokens='1e400': give a whole number from 0"),
+        ({**PLAIN, "turn": "9" * 99}, "9': give a whole number from 0"),
         ([1], "log.jsonl:1: the row is no object"),
     ],
 )
@@ -269,6 +271,12 @@ def test_a_cluster_or_an_id_may_have_any_name(tmp_path, name):
     rows = [{**PLAIN, "id": k, "cluster": name} for k in range(3)]
     assert load_log(written(tmp_path, rows)).cluster.tolist() == [0, 0, 0]
     assert load_log(written(tmp_path, [{**PLAIN, "id": name}])).ids == (name,)
+
+
+def test_a_name_that_is_a_number_is_one_name_whether_whole_or_with_a_point(tmp_path):
+    # pandas writes the whole numbers of a column with an empty cell as 7.0
+    rows = [{**PLAIN, "id": k, "cluster": name} for k, name in enumerate([7, 7.0, "7", 7.5])]
+    assert load_log(written(tmp_path, rows)).cluster.tolist() == [0, 0, 0, 1]
 
 
 @pytest.mark.parametrize("nothing", [None, math.nan, "", "  "])

@@ -36,6 +36,7 @@ def places(path: Path) -> list[str]:
         ("log.csv", b"id, p \na,0.5\nb,1"),
         ("log.csv", b"id;p\na;0.5\nb;1\n"),
         ("log.csv", b"sep=;\nid;p\na;0.5\nb;1\n"),
+        ("log.csv", b"\n  \r\nid;p\na;0.5\nb;1\n"),
         ("log.tsv", b"id\tp\na\t0.5\nb\t1\n"),
         ("log.txt", b"id|p\na|0.5\nb|1\n"),
         ("log.dat", b"id\tp\n\na\t0.5\nb\t1\n"),
@@ -76,6 +77,11 @@ def test_an_empty_cell_of_parquet_is_nothing_also_in_a_narrow_column(tmp_path):
     table = Table.from_pydict({"p": [*column, None]}, schema=None)
     write_table(table, tmp_path / "log.parquet")
     assert [row["p"] for row in rows(tmp_path / "log.parquet")] == [0.9, None]
+
+
+def test_blank_lines_before_the_header_count_among_the_lines(tmp_path):
+    (tmp_path / "log.csv").write_text("\n\nid,p\na,0.5\n")
+    assert places(tmp_path / "log.csv") == [":4"]
 
 
 def test_line_breaks_within_quotes_show_in_the_place(tmp_path):
