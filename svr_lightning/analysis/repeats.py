@@ -22,9 +22,8 @@ def independence_notes(
     """
     for name, table in tables.items():
         asked = [questions.get((name, problem)) for problem in table.ids]
-        if all(asked):
-            count, what = _repeated(table, asked), "have the question of another one"
-        else:
+        count, what = _repeated(table, asked), "have the question of another one"
+        if not (count or all(asked)):
             count = _repeated_turns(table)
             what = "have the confidences, labels and tokens of another one, far more than by chance"
         if count:
@@ -35,8 +34,9 @@ def independence_notes(
 
 
 def _repeated(table: TurnTable, keys: list[str | None]) -> int:
-    """How many problems have the key of a problem of another cluster."""
-    clusters = Counter(key for key, _ in set(zip(keys, table.cluster.tolist(), strict=True)))
+    """How many problems have the key of a problem of another cluster; None is no key."""
+    pairs = set(zip(keys, table.cluster.tolist(), strict=True))
+    clusters = Counter(key for key, _ in pairs if key is not None)
     return sum(clusters[key] > 1 for key in keys)
 
 

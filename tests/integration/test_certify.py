@@ -410,3 +410,12 @@ def test_problems_that_are_there_several_times_are_noticed(tmp_path, capsys, by)
         log.write_text(named)
         assert main(["certify", str(log), "--max-wrong-accepted", "0.2"]) in (0, 1)
         assert "note: " not in capsys.readouterr().out
+
+
+def test_a_question_that_repeats_is_noticed_also_where_others_have_none(tmp_path, capsys):
+    lines = [f"{k},{0.5 + k / 100},1,{'' if k % 2 else 'the same'}" for k in range(40)]
+    log = tmp_path / "log.csv"
+    log.write_text("\n".join(["id,confidence,correct,question", *lines]))
+    assert main(["certify", str(log), "--max-wrong-accepted", "0.2"]) in (0, 1)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "note: log: 20 of 40 problems have the question of another one" in shown

@@ -11,11 +11,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import svr_lightning as svr
+from svr_lightning.clients.chat_answers import ServerError
 from svr_lightning.clients.chat_model import ChatModel
 from svr_lightning.clients.connections import Access
 from svr_lightning.control.backends import Upstream
-from svr_lightning.control.monitoring import REQUESTS
+from svr_lightning.control.monitoring import REQUESTS, Monitor
 from svr_lightning.control.protocol import answer_text
+from svr_lightning.core.types import RemoteCompletion
 from svr_lightning.errors import ConfigError
 from tests.chat_server import DOUBT, DOUBTED, QUESTION, SURE, SURE_OF, ChatServer, Reply, completion
 from tests.core.test_controller import Script, certificate, reply
@@ -244,6 +246,16 @@ def test_every_request_is_counted_and_logged_without_a_word_of_it(caplog):
     assert """error="n: '2' is none of 1\"""" in caplog.messages[2]
     assert QUESTION not in caplog.text
     assert SURE_OF not in caplog.text
+
+
+def test_a_refusal_of_the_model_is_an_answer_and_no_failed_call():
+    monitor = Monitor(lambda: 0)
+    no = RemoteCompletion(text="No.")
+    monitor.upstream_error("svr", ServerError("the model refuses: No.", status=200, refusal=no))
+    monitor.upstream_error("svr", ServerError("busy", status=503))
+    page = monitor.page().decode()
+    errors = [line for line in page.splitlines() if line.startswith("svr_upstream_errors_total")]
+    assert errors == ['svr_upstream_errors_total{model="svr",status="503"} 1.0']
 
 
 def test_counts_need_the_key_where_there_is_one():

@@ -106,9 +106,11 @@ def test_an_engine_is_synced_once_for_a_rollout_and_an_evaluation_of_the_same_we
     model = tiny_qwen3()
     serving = Policy(model, RENDERER)
     serving.start(Noting())
-    for version in (0, 0, 1, 1):
+    for version, training in ((0, True), (0, False), (1, True), (1, False)):
+        model.train(training)
         with serving.sampling(version):
             assert not model.training
+        assert model.training == training
     assert syncs == [0, 1]
     serving.weights_replaced()
     with serving.sampling(1):

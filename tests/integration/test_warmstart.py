@@ -4,7 +4,9 @@ import fcntl
 import json
 import os
 import signal
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from svr_lightning.__main__ import main
 from svr_lightning.core.prompts import AnswerStyle
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.base import Row, Task
-from svr_lightning.training.warmstart import freeze_lower_layers, split
+from svr_lightning.training.warmstart import freeze_lower_layers, shuffled, split
 from tests.commands import ROOT, jsonl, refused, write_jsonl
 from tests.faults.runs import wait_for
 from tests.forked import start, wait
@@ -117,6 +119,16 @@ def test_nothing_of_a_cluster_is_on_both_sides():
     assert len(held_out) == 3
     assert {p.cluster for p in training}.isdisjoint(p.cluster for p in held_out)
     assert split(problems, 3, seed=1) == (training, held_out)
+    assert any(split(problems, 3, seed=seed)[1] != held_out for seed in (2, 3))
+
+
+def test_every_pass_has_each_turn_once_in_an_order_of_its_own():
+    turns: Any = list(range(20))
+    passes = shuffled(turns, seed=1)
+    first, second = ([next(passes) for _ in turns] for _ in range(2))
+    assert sorted(first) == sorted(second) == turns
+    assert len({tuple(turns), tuple(first), tuple(second)}) == 3
+    assert list(islice(shuffled(turns, seed=1), 20)) == first
 
 
 class Listed(Task):
