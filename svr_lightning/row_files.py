@@ -11,6 +11,7 @@ import io
 import json
 import lzma
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -72,7 +73,7 @@ def file_rows(path: Path) -> Iterator[tuple[str, Any]]:
         yield from _rows(path)
     except UnicodeDecodeError as error:
         raise ValueError(f"cannot read {path.name}: {error}; save it as UTF-8") from error
-    except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
+    except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error) as error:
         reason = one_line(getattr(error, "strerror", None) or error)
         raise ValueError(f"cannot read {path.name}: {reason}") from error
 
