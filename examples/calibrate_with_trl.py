@@ -53,32 +53,33 @@ def correct(completions: Any, nums: Any, target: Any, **_: Any) -> list[bool]:
     ]
 
 
-def self_checks(completions: Any) -> list[svr.SelfCheck | None]:
-    """What each answer says of itself; None where it does not say it in form."""
-    return [
-        svr.parse_self_check(text) if svr.self_check_format_score(text) == 1.0 else None
-        for text in texts(completions)
-    ]
+def stated(completions: Any) -> tuple[list[svr.Verdict | None], list[float | None]]:
+    """The verdict and the confidence of each answer; None where its self-check is not in form."""
+    verdicts: list[svr.Verdict | None] = []
+    confidences: list[float | None] = []
+    for text in texts(completions):
+        check = svr.parse_self_check(text)
+        in_form = svr.self_check_format_score(text) == 1.0
+        verdicts.append(check.verdict if in_form else None)
+        confidences.append(check.confidence if in_form else None)
+    return verdicts, confidences
 
 
 def brier(completions: Any, **columns: Any) -> list[float]:
     """1 - (c - y)^2 of the stated confidence c."""
-    stated = [check and check.confidence for check in self_checks(completions)]
-    return svr.calibration_rewards(stated, correct(completions, **columns))
+    _, confidences = stated(completions)
+    return svr.calibration_rewards(confidences, correct(completions, **columns))
 
 
 def log_score(completions: Any, **columns: Any) -> list[float]:
     """The bounded logarithmic score of the stated confidence."""
-    stated = [check and check.confidence for check in self_checks(completions)]
-    return svr.calibration_rewards(stated, correct(completions, **columns), "log")
+    _, confidences = stated(completions)
+    return svr.calibration_rewards(confidences, correct(completions, **columns), "log")
 
 
 def verification(completions: Any, **columns: Any) -> list[float]:
     """SVR's self-verification reward, of verdict and confidence."""
-    checks = self_checks(completions)
-    verdicts = [check and check.verdict for check in checks]
-    stated = [check and check.confidence for check in checks]
-    return svr.verification_rewards(verdicts, stated, correct(completions, **columns))
+    return svr.verification_rewards(*stated(completions), correct(completions, **columns))
 
 
 REWARDS = {"brier": brier, "log": log_score, "svr": verification}

@@ -122,7 +122,7 @@ class TurnCredit(GRPOTrainer):
     """Compares each trained turn with the same turn of its group's other trajectories."""
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-        batch = super()._generate_and_score_completions(inputs)
+        batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
         rewards = gather_object([row["turn_rewards"] for row in inputs])  # of all processes
         advantages: list[list[float]] = []
         for start in range(0, len(rewards), self.num_generations):
