@@ -13,6 +13,7 @@ from svr_lightning.core.credit import check_choices
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.rewards import RewardWeights
 from svr_lightning.core.types import Choice, Sample, ScoredTurn, TokenChoice, Verdict
+from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.update import (
@@ -133,6 +134,14 @@ def test_with_a_token_for_each_digit_the_second_stays_as_sampled():
     assert said == pytest.approx({str(d): 0.5 * (1 - (d / 10 - 0.95) ** 2) for d in range(10)})
 
 
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_one_decimal_is_a_choice_among_ten_digits(name):
+    tokenizer = TOKENIZERS[name]()
+    _, choice = Renderer(tokenizer).token_choices(checked(tokenizer, "UNSURE", "0.7"))
+    said = dict(zip(map(tokenizer.decode, choice.token_ids), choice.scores, strict=True))
+    assert said == pytest.approx({str(d): 0.5 * (1 - (d / 10 - 1) ** 2) for d in range(10)})
+
+
 def test_tokens_that_the_tokenizer_would_not_write_have_no_choice():
     tokenizer = embedded("countdown_policy")
     one = checked(tokenizer, "CORRECT", "0.70")
@@ -230,6 +239,20 @@ def test_the_term_is_minus_the_mean_over_self_checks_of_their_expected_scores(po
         torch.testing.assert_close(difference, -parameter.grad, atol=1e-6, rtol=1e-5)
 
 
+def test_the_gradient_of_the_term_is_that_of_finite_differences(policy):
+    _, gradient = update(policy, split(with_choices()))
+    steepness = sum(part.square().sum() for part in gradient.values()).sqrt().item()
+    # Along the gradient, where the slope is its length. Norms compute in fp32, hence no less.
+    step = 1e-3
+    losses = []
+    with torch.no_grad():
+        for move in (step, -2 * step, step):
+            for name, parameter in policy.named_parameters():
+                parameter += move / steepness * gradient[name]
+            losses.append(-expected_by_hand(policy).item() / 3)
+    assert (losses[0] - losses[1]) / (2 * step) == pytest.approx(steepness, rel=1e-3)
+
+
 @pytest.mark.parametrize("accumulate", [2, 3, 9])
 def test_micro_batches_add_up_to_the_whole_steps_gradient(policy, accumulate):
     samples = [*rollout(6), *with_choices()]
@@ -281,10 +304,11 @@ def test_choices_need_someone_who_knows_their_tokens():
 # --- in training --------------------------------------------------------------------------------
 
 
-def test_the_self_checks_of_all_turns_are_learned_from(tmp_path):
+@pytest.mark.parametrize("recipe", [SVR, SVRPlus])
+def test_the_self_checks_of_all_turns_are_learned_from(tmp_path, recipe):
     options = {"group_size": 4, "horizon": 2, "length_scale": 92, "loss": SPEC}
-    model = module(recipe=SVRPlus(exact_check=1.0, **options))
-    logged = {}
+    model = module(recipe=recipe(exact_check=1.0, **options))
+    logged: dict[str, float] = {}
     model.write_metrics = lambda stats, step: logged.update(stats)
     trainer(tmp_path, max_steps=1).fit(model, data())
     turns = turns_of(model)
@@ -299,3 +323,15 @@ def test_the_self_checks_of_all_turns_are_learned_from(tmp_path):
     assert [one.choices for one in cut_off] == [()] * len(cut_off)
     stated = sum(len(model.actor.renderer.token_choices(one)) for one in samples)
     assert logged["train/exact/choices"] == pytest.approx(stated / len(turns))
+
+
+def test_the_option_leaves_the_rollout_and_the_other_sequences_as_they_are(tmp_path):
+    options = {"group_size": 4, "horizon": 2, "length_scale": 92, "loss": SPEC}
+    samples = []
+    for weight in (0.0, 1.0):
+        model = module(recipe=SVRPlus(exact_check=weight, **options))
+        trainer(tmp_path / str(weight), max_steps=1).fit(model, data())
+        samples.append(
+            [one for g in model.rollout.groups for one in g.samples if one.choices is None]
+        )
+    assert samples[0] == samples[1]
