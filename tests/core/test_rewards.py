@@ -379,7 +379,6 @@ def test_the_plain_verification_reward_is_that_of_a_complete_turn(confidence, pr
 
 
 def test_what_cannot_be_read_earns_nothing_and_a_tensor_is_read_like_a_list():
-    assert calibration_rewards([None, 0.5], [True, True]) == [0.0, 0.75]
     assert calibration_rewards(torch.tensor([1.0, 0.5]), torch.tensor([0, 1])) == [0.0, 0.75]
     assert verification_rewards(["CORRECT", None], [None, 0.9], [True, True]) == [0.0, 0.0]
     with pytest.raises(ValueError, match="MAYBE"):
