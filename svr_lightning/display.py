@@ -4,7 +4,6 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 from rich.box import SIMPLE
 from rich.table import Table
@@ -78,24 +77,12 @@ def join_first(names: Sequence[str], most: int = 10, between: str = ", ") -> str
 
 
 class Line(tqdm):  # type: ignore[misc]
-    """A line of at most :data:`COLUMNS` characters: counts, times, and what :meth:`show` adds.
-
-    The time left follows from the mean rate at the latest update, so it never rises in between.
-    """
-
-    _rate: float | None = None
-
-    @property
-    def format_dict(self) -> dict[str, Any]:
-        """What tqdm writes the line from."""
-        return {**super().format_dict, "rate": self._rate}
+    """A line of at most :data:`COLUMNS` characters: counts, times, and what :meth:`show` adds."""
 
     def show(self, values: Iterable[str], done: float) -> None:
         """Bring the line up to date, with as many of ``values`` as it has room for."""
         if self.disable:
             return
-        if done > self.n:
-            self._rate = (done - self.initial) / max(self.format_dict["elapsed"], 1e-9)
         self.set_postfix_str("", refresh=False)
         room = COLUMNS - len(str(self))
         shown = ""
@@ -121,6 +108,7 @@ def progress_line(total: float, name: str, *, done: int = 0, quiet: bool = False
         bar_format="{desc} {n_fmt}/{total_fmt}, {elapsed}, {remaining} left{postfix}",
         mininterval=0.5 if sys.stdout.isatty() else _EVERY,
         miniters=0,
+        smoothing=0,  # the time left follows from the mean rate
     )
 
 

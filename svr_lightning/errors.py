@@ -3,7 +3,7 @@
 import difflib
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     Dotted names are compared by their last part, first those of the same section.
     """
     section, _, last = name.rpartition(".")
-    ordered = sorted(known, key=lambda one: one.rpartition(".")[0] == section)
-    by_last = {one.rpartition(".")[2]: one for one in ordered}
-    found = difflib.get_close_matches(last, by_last, n=1)
-    return f"; did you mean {by_last[found[0]]!r}?" if found else ""
+    ordered = sorted(known, key=lambda other: other.rpartition(".")[0] == section)
+    by_last = {other.rpartition(".")[2]: other for other in ordered}
+    close = difflib.get_close_matches(last, by_last, n=1)
+    return f"; did you mean {by_last[close[0]]!r}?" if close else ""
 
 
 def program() -> str:
@@ -43,7 +43,7 @@ def program() -> str:
 def error_line(message: str) -> str:
     """What a command prints on standard error about a fault that the user can fix.
 
-    Of a word that no screen has room for, such as a path of 50,000 characters, the ends are shown.
+    A word that no screen has room for, such as a path of 50,000 characters, is cut to its ends.
     """
     shown = re.sub(r"(\S{99})\S{300,}(\S{99})", r"\1...\2", printable(message))
     return f"{program()}: error: {shown}"
@@ -73,7 +73,10 @@ def field_error(error: Exception, whole: str, kind: Any = None) -> str:
         reason, path = path, ""
     place = one_line(path.strip("`.")) or whole
     rejected = _REJECTED.fullmatch(reason)
-    taken = _taken_at(kind, path) if rejected and kind is not None else []
+    taken = []
+    if rejected and kind is not None:
+        steps = re.findall(r"\w+|\[", re.sub(r"\[.*?\]", "[", path))
+        taken = _taken_at(kind, steps)
     if not rejected or not taken:
         return f"{place}: {one_line(reason)}"
     value = rejected[rejected.lastindex or 0][:100]
@@ -85,29 +88,22 @@ _REJECTED = re.compile(
 )
 
 
-def _taken_at(kind: Any, path: str) -> list[str]:
-    """The fields or values that the type at a path of msgspec's lists."""
+def _taken_at(kind: Any, steps: Sequence[str]) -> list[str]:
+    """The fields or values that a type of msgspec lists behind some steps: fields, or ``[``."""
     from msgspec import inspect
 
-    places: list[Any] = [inspect.type_info(kind)]
-    for step in [*re.findall(r"\w+|\[", re.sub(r"\[.*?\]", "[", path)), ""]:
-        open_places = [p.type if isinstance(p, inspect.Metadata) else p for p in places]
-        alternatives = [
-            choice for p in open_places for choice in (getattr(p, "types", None) or [p])
-        ]
-        if not step:
-            return [
-                str(name)
-                for place in alternatives
-                for name in getattr(place, "values", None)
-                or [field.encode_name for field in getattr(place, "fields", ())]
-            ]
-        if step == "[":
-            places = [p.item_type for p in alternatives if hasattr(p, "item_type")]
-        else:
-            fields = [field for p in alternatives for field in getattr(p, "fields", ())]
-            places = [field.type for field in fields if field.encode_name == step]
-    return []
+    kind = kind if isinstance(kind, inspect.Type) else inspect.type_info(kind)
+    if isinstance(kind, inspect.Metadata):
+        kind = kind.type
+    taken = []
+    for choice in getattr(kind, "types", (kind,)):
+        inside = {field.encode_name: field.type for field in getattr(choice, "fields", ())}
+        if not steps:
+            taken += [str(name) for name in getattr(choice, "values", inside)]
+        inside["["] = getattr(choice, "item_type", None)
+        if steps and inside.get(steps[0]) is not None:
+            taken += _taken_at(inside[steps[0]], steps[1:])
+    return taken
 
 
 def format_exception(error: BaseException) -> str:

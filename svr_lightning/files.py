@@ -26,13 +26,13 @@ def config_file(given: str) -> Path:
     folder = package / "configs"
     folder = folder if folder.is_dir() else package.parent / "configs"
     name = given.removeprefix("configs/").removesuffix(".yaml")
-    found = {
+    configs = {
         path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.yaml")
     }
-    hint = did_you_mean(name, found)
+    hint = did_you_mean(name, configs)
     hint = "; this is a folder" if os.path.isdir(given) else hint
-    require(name in found, f"--config {given}: there is no such file or named configuration{hint}")
-    return found[name]
+    require(name in configs, f"--config {given}: no such file or named configuration{hint}")
+    return configs[name]
 
 
 def check_folder(folder: str | os.PathLike[str], named: str) -> None:

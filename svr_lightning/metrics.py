@@ -6,6 +6,7 @@ first, in rank order), because a distributed sampler may give an example to two 
 all rows count. Rows of turns need an id for each turn. The value is nan if it is undefined.
 """
 
+import re
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +23,8 @@ from svr_lightning.core.metrics import VERDICT_CODES as VERDICT_CODES
 class ColumnMetric(Metric):
     """Gathers columns over batches and ranks, drops repeated rows, computes one number.
 
-    A subclass names its metric, and its columns in the order in which :meth:`update` takes them.
+    A subclass names its metric. Its ``columns``, in the order in which :meth:`update` takes them,
+    are those of its definition under shorter names: ``correct``, ``tokens``.
     """
 
     is_differentiable = False
@@ -30,10 +32,14 @@ class ColumnMetric(Metric):
     name: ClassVar[str]
     columns: ClassVar[tuple[str, ...]]
 
-    def __init_subclass__(cls, name: str, columns: tuple[str, ...], **kwargs: Any) -> None:
+    def __init_subclass__(cls, name: str, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.name, cls.columns = name, columns
-        cls.higher_is_better = DEFINITIONS[name].higher_is_better
+        definition = DEFINITIONS[name]
+        cls.name = name
+        cls.columns = tuple(
+            re.sub(".*_(correct|tokens)$", r"\1", column) for column in definition.columns
+        )
+        cls.higher_is_better = definition.higher_is_better
 
     def __init__(self, **kwargs: Any) -> None:
         # torchmetrics does not forget a computed value when another metric is merged in.
@@ -107,7 +113,7 @@ def _checked(name: str, values: Tensor) -> Tensor:
     return exact
 
 
-class FinalAccuracy(ColumnMetric, name="accuracy", columns=("correct",)):
+class FinalAccuracy(ColumnMetric, name="accuracy"):
     """Acc: share of examples whose returned answer is ``correct`` (equation app-final-accuracy).
 
     Examples:
@@ -118,61 +124,61 @@ class FinalAccuracy(ColumnMetric, name="accuracy", columns=("correct",)):
     """
 
 
-class FirstTurnAccuracy(ColumnMetric, name="first_turn_accuracy", columns=("correct",)):
+class FirstTurnAccuracy(ColumnMetric, name="first_turn_accuracy"):
     """T1Acc: share of examples whose first answer is correct, before any refinement."""
 
 
-class AnyTurnAccuracy(ColumnMetric, name="any_turn_accuracy", columns=("correct",)):
+class AnyTurnAccuracy(ColumnMetric, name="any_turn_accuracy"):
     """AnyAcc: share of examples with a correct answer at any turn up to the returned one."""
 
 
-class MeanTurns(ColumnMetric, name="turns", columns=("turns",)):
+class MeanTurns(ColumnMetric, name="turns"):
     """Turns: mean number of generated turns per example."""
 
 
-class TotalTokens(ColumnMetric, name="avg_total_tokens", columns=("tokens",)):
+class TotalTokens(ColumnMetric, name="avg_total_tokens"):
     """TotalTok: mean over examples of the prompt and completion tokens of all their turns."""
 
 
-class PromptTokens(ColumnMetric, name="avg_prompt_tokens", columns=("tokens",)):
+class PromptTokens(ColumnMetric, name="avg_prompt_tokens"):
     """PromptTok: mean over examples of the prompt tokens of all their turns."""
 
 
-class CompletionTokens(ColumnMetric, name="avg_completion_tokens", columns=("tokens",)):
+class CompletionTokens(ColumnMetric, name="avg_completion_tokens"):
     """CompletionTok: mean over examples of the completion tokens of all their turns."""
 
 
-class EarlyStopRate(ColumnMetric, name="esr", columns=("stopped_early",)):
+class EarlyStopRate(ColumnMetric, name="esr"):
     """ESR: share of examples that return before T_max; stopping at T_max itself is not early."""
 
 
-class PrematureStopError(ColumnMetric, name="pse", columns=("stopped_early", "correct")):
+class PrematureStopError(ColumnMetric, name="pse"):
     """PSE: share of all examples that return before T_max with a wrong answer."""
 
 
-class AcceptedShare(ColumnMetric, name="accepted", columns=("accepted",)):
+class AcceptedShare(ColumnMetric, name="accepted"):
     """Share of examples whose answer the stopping rule accepts, at T_max too."""
 
 
-class AcceptedAccuracy(ColumnMetric, name="accepted_accuracy", columns=("accepted", "correct")):
+class AcceptedAccuracy(ColumnMetric, name="accepted_accuracy"):
     """Share of the accepted answers that are correct."""
 
 
-class VerdictAccuracy(ColumnMetric, name="verdict_accuracy", columns=("verdict", "correct")):
+class VerdictAccuracy(ColumnMetric, name="verdict_accuracy"):
     """VAcc: accuracy of the verdicts CORRECT and INCORRECT, by VERDICT_CODES, of observed turns."""
 
 
-class Overconfidence(ColumnMetric, name="overconfidence", columns=("verdict", "correct")):
+class Overconfidence(ColumnMetric, name="overconfidence"):
     """Overconf: share of all observed turns with the verdict CORRECT on a wrong answer."""
 
 
-class BrierScore(ColumnMetric, name="brier", columns=("confidence", "correct")):
+class BrierScore(ColumnMetric, name="brier"):
     """Brier: mean squared distance of confidence and label over observed turns."""
 
 
-class ConfidenceAUROC(ColumnMetric, name="auroc", columns=("confidence", "correct")):
+class ConfidenceAUROC(ColumnMetric, name="auroc"):
     """AUROC of the confidence as a score for correctness over observed turns, ties counting 1/2."""
 
 
-class RiskCoverageArea(ColumnMetric, name="aurc", columns=("confidence", "correct")):
+class RiskCoverageArea(ColumnMetric, name="aurc"):
     """AURC of returned answers: the share of wrong ones of the k most confident, over all k."""

@@ -14,7 +14,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import IO, Any
 
@@ -47,6 +47,7 @@ _ZIPPED = {
     ".eval": "a log of Inspect",
     ".npz": "an archive of NumPy",
 }
+_JSON = re.compile(rb"(\xef\xbb\xbf)?\s*[{\[]")
 _LINES = (".jsonl", ".ndjson")
 _TEXT = (".csv", ".tsv", ".tab", ".txt")
 _DELIMITERS = ",;\t|"
@@ -101,14 +102,12 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
             raise ValueError("it does not begin as a Parquet file does; write it again")
         elif suffix == ".json":
             yield from _json_list(stream)
-        elif suffix in _LINES or (suffix not in _TEXT and _is_json(start)):
-            yield from _json_lines(stream)
+        elif suffix in _LINES or (suffix not in _TEXT and _JSON.match(start)):
+            for number, line in enumerate(stream, start=1):
+                if line.strip():
+                    yield f":{number}", _parsed(line.rstrip())
         else:
             yield from _delimited(stream, start)
-
-
-def _is_json(start: bytes) -> bool:
-    return start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"{", b"["))
 
 
 def _parsed(raw: bytes) -> Any:
@@ -117,12 +116,6 @@ def _parsed(raw: bytes) -> Any:
         return json.loads(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         return ValueError(f"invalid JSON: {one_line(error)}".replace("line 1 ", ""))
-
-
-def _json_lines(stream: IO[bytes]) -> Iterator[tuple[str, Any]]:
-    for number, line in enumerate(stream, start=1):
-        if line.strip():
-            yield f":{number}", _parsed(line.rstrip())
 
 
 def _json_list(stream: IO[bytes]) -> Iterator[tuple[str, Any]]:
@@ -147,7 +140,7 @@ def _delimited(stream: IO[bytes], start: bytes) -> Iterator[tuple[str, Any]]:
         skipped += 1
         head = text.readline()
     else:
-        delimiter = max(_DELIMITERS, key=lambda mark: len(_cells(head, mark)))
+        delimiter = max(_DELIMITERS, key=head.count)
     rows = csv.reader(chain([head], text), delimiter=delimiter, strict=True)
     last = 0
     try:
@@ -162,20 +155,13 @@ def _delimited(stream: IO[bytes], start: bytes) -> Iterator[tuple[str, Any]]:
             if not cells:
                 continue
             place = f":{last}" if first == last else f":{first}-{last}"
-            yield place, _named(header, cells)
+            if len(cells) > len(header):
+                reason = "it has more cells than the header; quote cells with a delimiter"
+                yield place, ValueError(reason)
+            else:
+                yield place, dict(zip_longest(header, cells))
     except csv.Error as error:
         raise ValueError(f"{error}, after line {last}; close or remove the quote") from error
-
-
-def _cells(line: str, delimiter: str) -> list[str]:
-    return next(csv.reader([line], delimiter=delimiter), [])
-
-
-def _named(header: list[str], cells: list[str]) -> Any:
-    """A row by the names of its columns; cells that are missing at its end are None."""
-    if len(cells) > len(header):
-        return ValueError("it has more cells than the header; quote cells with a delimiter")
-    return dict(zip(header, [*cells, *[None] * (len(header) - len(cells))], strict=True))
 
 
 def _parquet(stream: IO[bytes]) -> Iterator[tuple[str, Any]]:

@@ -60,11 +60,10 @@ class Replayed:
     @property
     def rates(self) -> dict[str, float]:
         """The mean of each column, ``wrong_accepted`` over accepted answers."""
-        found = {name: float(column.mean()) for name, column in self.columns.items()}
-        accepted = found["accepted"]
-        return found | {
-            "wrong_accepted": found["wrong_accepted"] / accepted if accepted else math.nan
-        }
+        rates = {name: float(column.mean()) for name, column in self.columns.items()}
+        accepted = rates["accepted"]
+        rates["wrong_accepted"] = rates["wrong_accepted"] / accepted if accepted else math.nan
+        return rates
 
     def losses(self, promise: Promise) -> Floats:
         """[C] losses in [0, bound], whose mean is above the limit if the promise is violated.
@@ -114,13 +113,18 @@ def replay_rules(
     points = []
     for rule in rules:
         ended = replay(table, rule, max_turns)
-        found = ended.problems
         accepted = ended.accepted
-        wrong: NDArray[Any] = 1 - found["final_correct"]
         early = accepted & ended.stopped_early
-        columns = {"accepted": accepted, "wrong_accepted": accepted * wrong, "wrong": wrong}
-        columns |= {"early": early, "pse": early * wrong}
-        columns |= {"turns": found["turns"], "tokens": found["total_tokens"]}
+        wrong = 1 - ended.problems["final_correct"]
+        columns = {
+            "accepted": accepted,
+            "wrong_accepted": accepted * wrong,
+            "wrong": wrong,
+            "early": early,
+            "pse": early * wrong,
+            "turns": ended.problems["turns"],
+            "tokens": ended.problems["total_tokens"],
+        }
         points.append(Replayed.of(rule, columns, table.cluster))
     return points
 
@@ -205,7 +209,7 @@ def candidates_of(
     """
     points = sorted(points, key=lambda point: -point.rule.threshold)
     p_values: list[dict[str, float]] = [
-        {one.name: point.p_value(one) for one in promises} for point in points
+        {promise.name: point.p_value(promise) for promise in promises} for point in points
     ]
     levels = start_levels(promises, len(points), delta)
     certified, tried = sequential_test([max(each.values()) for each in p_values], levels)
@@ -231,7 +235,7 @@ def cheapest(candidates: Sequence[Candidate], promises: Sequence[Promise]) -> Ca
 
     def useful(row: Candidate) -> bool:
         accepts = row.certified and row.rates["accepted"] > 0
-        return accepts and any(one.can_be_broken(row.rates) for one in promises)
+        return accepts and any(promise.can_be_broken(row.rates) for promise in promises)
 
     def cost(row: Candidate) -> tuple[float, ...]:
         rates = row.rates
@@ -248,7 +252,7 @@ def start_levels(promises: Sequence[Promise], size: int, delta: float) -> Floats
     :data:`STARTS` of them are enough. Others may hold only in the middle of the grid: then every
     threshold is a start, which certifies everything that Bonferroni's correction would, and more.
     """
-    starts = min(STARTS, size) if all(one.name == "pse" for one in promises) else size
+    starts = min(STARTS, size) if all(promise.name == "pse" for promise in promises) else size
     levels = np.zeros(size)
     levels[np.arange(starts) * size // starts] = delta / starts
     return levels
@@ -272,8 +276,9 @@ def sequential_test(p_values: Iterable[float], levels: Floats) -> tuple[Bools, F
     """
     certified, tested = np.zeros(len(levels), dtype=np.bool_), np.zeros(len(levels))
     carried = 0.0
-    for index, (p_value, own) in enumerate(zip(p_values, levels, strict=True)):
-        tested[index] = level = own + carried
+    for index, (p_value, share) in enumerate(zip(p_values, levels, strict=True)):
+        level = share + carried
+        tested[index] = level
         certified[index] = level > 0 and p_value <= level
         carried = level if certified[index] else 0.0
     return certified, tested

@@ -8,7 +8,7 @@ every reader of its text can. The other also takes the *probability of the verdi
 the policy does not state.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -46,22 +46,19 @@ def ways_of(samples: Samples, refined: TurnTable | None = None) -> dict[str, Opt
     Of options that return the same only the first is there.
     """
     table = samples.table
-    most = table.correct.shape[1]
-    fresh = _every_rule(table)
-    free = [_chosen_rules(fresh, lambda rule: not rule.reads_self_check)]
+    fresh = _tried(table)
+    free = [fresh(lambda rule: not rule.reads_self_check)]
     ways = {}
     if refined is not None:
-        every = _every_rule(refined)
-        ways[FIRST] = _chosen_rules(every, lambda rule: rule == FixedTurns(turns=1))
-        ways[REFINING] = _chosen_rules(every, lambda rule: rule.reads_self_check)
-        free.insert(0, _chosen_rules(every, lambda rule: not rule.reads_self_check))
-    ways[VOTE] = _chosen_rules(fresh, lambda rule: isinstance(rule, Majority))
+        refining = _tried(refined)
+        ways[FIRST] = refining(lambda rule: rule == FixedTurns(turns=1))
+        ways[REFINING] = refining(lambda rule: rule.reads_self_check)
+        free.insert(0, refining(lambda rule: not rule.reads_self_check))
+    ways[VOTE] = fresh(lambda rule: isinstance(rule, Majority))
     ways[FREE] = joined(free)
-    ways[STATED] = _chosen_rules(
-        fresh, lambda rule: rule.reads_self_check and not rule.needs_tokens
-    )
-    ways[PROBABLE] = _chosen_rules(fresh, lambda rule: rule.reads_self_check)
-    limits = range(1, most + 1)
+    ways[STATED] = fresh(lambda rule: rule.reads_self_check and not rule.needs_tokens)
+    ways[PROBABLE] = fresh(lambda rule: rule.reads_self_check)
+    limits = range(1, table.correct.shape[1] + 1)
     ways[PAPER] = options_of([table], [(Confident(), turns) for turns in limits])
     if samples.agrees is not None:
         ways[TRACE] = _first_that(samples.agrees, table)
@@ -69,28 +66,22 @@ def ways_of(samples: Samples, refined: TurnTable | None = None) -> dict[str, Opt
     return {name: joined([options]) for name, options in ways.items()}
 
 
-class _Tried(NamedTuple):
-    rules: Sequence[StopRule]
-    """[K]"""
-    options: Options
-
-
-def _every_rule(table: TurnTable) -> _Tried:
-    """Every rule without labels, with every T_max."""
-    most = table.correct.shape[1]
+def _tried(table: TurnTable) -> Callable[[Callable[[StopRule], bool]], Options]:
+    """Chooses among the options of every rule without labels, with every T_max."""
     pairs = []
-    for family in families(table, most).values():
+    for family in families(table, table.correct.shape[1]).values():
         pairs += [(rule, turns) for rule, turns in family if isinstance(rule, StopRule)]
-    return _Tried([rule for rule, _ in pairs], options_of([table], pairs))
+    options = options_of([table], pairs)
 
+    def those(wanted: Callable[[StopRule], bool]) -> Options:
+        rows = [row for row, (rule, _) in enumerate(pairs) if wanted(rule)]
+        return Options(
+            names=tuple(options.names[row] for row in rows),
+            right=options.right[rows],
+            tokens=options.tokens[rows],
+        )
 
-def _chosen_rules(tried: _Tried, wanted: Callable[[StopRule], bool]) -> Options:
-    rows = [row for row, rule in enumerate(tried.rules) if wanted(rule)]
-    return Options(
-        names=tuple(tried.options.names[row] for row in rows),
-        right=tried.options.right[rows],
-        tokens=tried.options.tokens[rows],
-    )
+    return those
 
 
 def _first_that(holds: Bools, table: TurnTable) -> Options:

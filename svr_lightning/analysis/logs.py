@@ -33,22 +33,18 @@ _NUMBER = re.compile(
     r"([+-]?(?:[0-9]+(?:[.,][0-9]*)?|[.,][0-9]+)(?:e[+-]?[0-9]{1,3})?)\s*(%?)", re.I
 )
 _THOUSANDS = re.compile(r"[0-9]{1,3}([.,][0-9]{3})+")
-_TRUTH = {"1": "0", "true": "false", "t": "f", "yes": "no", "y": "n", "on": "off"} | {
-    "c": "i",
-    "correct": "incorrect",
-    "right": "wrong",
-    "pass": "fail",
-    "passed": "failed",
-}
-"""Words for right answers, and for wrong ones."""
+_RIGHT = ("1", "true", "t", "yes", "y", "on", "c", "correct", "right", "pass", "passed")
+_WRONG = ("0", "false", "f", "no", "n", "off", "i", "incorrect", "wrong", "fail", "failed")
 
 
-class _Row(NamedTuple):
+class _Turn(NamedTuple):
+    """A row of a log."""
+
     id: str
     confidence: float
     correct: bool
     turn: int | None
-    tokens: int
+    tokens: int | None
     cluster: str | None
     question: str | None
     dataset: str | None
@@ -77,9 +73,9 @@ def read_recording(path: Path, columns: Sequence[str] = ()) -> Evaluation:
         _check_exists(path)
         return read_evaluation(path)
     names = _column_names(columns)
-    problems: dict[tuple[str, str], list[_Row]] = {}
+    problems: dict[tuple[str, str], list[_Turn]] = {}
     places: list[str] = []
-    held: set[str] = set()
+    missing = {pair.partition("=")[0]: pair for pair in columns}
     where = f"{path}: "
     try:
         for place, cells in file_rows(path):
@@ -88,15 +84,21 @@ def read_recording(path: Path, columns: Sequence[str] = ()) -> Evaluation:
                 require(not columns, "this is a sample; --columns names the columns of a log")
                 where = ""  # its faults name the file
                 return read_samples_file(path)
-            row = _row(cells, names)
-            key = row.dataset or path.stem, row.id
-            _add_turn(problems.setdefault(key, []), row, names["id"])
+            header, turn = _read(cells, names)
+            turns = problems.setdefault((turn.dataset or path.stem, turn.id), [])
+            if turns and turn.turn is None:
+                raise ValueError(
+                    f"{names['id']} {turn.id!r} occurs twice; if its rows are turns, name their "
+                    "column with --columns turn=COLUMN, else give each problem an id of its own"
+                )
+            turns.append(turn)
             places.append(place)
-            held.update(_places(tuple(cells), tuple(names.items())).keys())
+            for name in missing.keys() & header.keys():
+                del missing[name]
         where = f"{path}: "
-        require(bool(problems), "there are no rows in it")
-        for pair in columns:
-            require(pair.partition("=")[0] in held, f"--columns {pair}: no row has this column")
+        require(bool(problems), "it has no rows")
+        require(not missing, f"--columns {' '.join(missing.values())}: no row has this column")
+        notes = _line_breaks(path, places)
         tables = _tables(problems)
     except ValueError as error:
         raise ConfigError(f"{where}{one_line(error)}") from error
@@ -105,24 +107,23 @@ def read_recording(path: Path, columns: Sequence[str] = ()) -> Evaluation:
         is_log=True,
         tables=tables,
         config={},
+        notes=notes,
         stop=Confident(needs_correct=False),
-        max_turns=max(table.max_turns for table in tables.values()),
+        max_turns=max(map(len, problems.values())),
         questions={
-            key: next((row.question for row in rows if row.question), None)
-            for key, rows in problems.items()
+            key: next((turn.question for turn in turns if turn.question), None)
+            for key, turns in problems.items()
         },
-        notes=_line_breaks(path, places),
     )
 
 
 def _check_exists(path: Path) -> None:
     """Refuse a name of nothing, and show the name that may have been meant."""
-    folder = path.parent
-    names = [file.name for file in folder.iterdir()] if folder.is_dir() else []
+    names = [file.name for file in path.parent.glob("*")]
     meant = difflib.get_close_matches(path.name, names, n=1)
     cure = "no evaluation; give a folder with a samples.jsonl, or a log"
     if meant:
-        cure = f"did you mean {folder / meant[0]}?"
+        cure = f"did you mean {path.parent / meant[0]}?"
     require(path.exists(), f"{path}: no such file or folder, {cure}")
 
 
@@ -163,45 +164,43 @@ def _column_names(columns: Sequence[str]) -> dict[str, str]:
 
 
 @lru_cache(maxsize=64)
-def _places(header: tuple[Any, ...], names: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+def _header(columns: tuple[Any, ...], names: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     """The row's column for each name that it has; case and outer spaces matter only between two."""
-    found = {}
+    header = {}
     for name, column in names:
-        like = [own for own in header if str(own).strip().casefold() == column.strip().casefold()]
-        if column in header:
-            found[name] = column
+        like = [one for one in columns if str(one).strip().casefold() == column.strip().casefold()]
+        if column in columns:
+            header[name] = column
         elif len(like) == 1:
-            found[name] = like[0]
-    return found
+            header[name] = like[0]
+    return header
 
 
 # --- cells --------------------------------------------------------------------------------------
 
 
-def _row(cells: Any, names: Mapping[str, str]) -> _Row:
-    """A row's values. Raises ValueError naming the column and what may stand there."""
+def _read(cells: Any, names: Mapping[str, str]) -> tuple[dict[str, Any], _Turn]:
+    """A row's columns and values. Raises ValueError naming the column and what may stand there."""
     if isinstance(cells, ValueError):
         raise cells
     if not isinstance(cells, dict):
-        raise ValueError("the row is no object with columns")
-    places = _places(tuple(cells), tuple(names.items()))
-    texts = {name: _text(cells[column]) for name, column in places.items()}
-    for name in _REQUIRED:
-        if name not in texts:
+        raise ValueError("the row is not an object with columns")
+    header = _header(tuple(cells), tuple(names.items()))
+    values: dict[str, Any] = dict.fromkeys(LOG_COLUMNS)
+    for name in LOG_COLUMNS:
+        if name in header:
+            cell = cells[header[name]]
+            text = _text(cell)
+            try:
+                values[name] = text if text is None else _READ.get(name, str)(text)
+            except ValueError as error:
+                raise ValueError(f"{header[name]}={one_line(repr(cell))}: {error}") from error
+        if values[name] is None and name in _REQUIRED:
+            if name in header:
+                raise ValueError(f"{header[name]} is empty; fill it in, or leave the row out")
             has = one_line(", ".join(map(str, cells)))
             raise ValueError(f"no {names[name]}; the row has {has}; see --columns")
-        if texts[name] is None:
-            raise ValueError(f"{places[name]} is empty; fill it in, or leave the row out")
-    values: dict[str, Any] = {}
-    for name in LOG_COLUMNS:
-        text = texts.get(name)
-        try:
-            values[name] = text if text is None else _READ.get(name, str)(text)
-        except ValueError as error:
-            shown = one_line(repr(cells[places[name]]))
-            raise ValueError(f"{places[name]}={shown}: {error}") from error
-    values["tokens"] = values["tokens"] or 0
-    return _Row(**values)
+    return header, _Turn(**values)
 
 
 def _text(cell: Any) -> str | None:
@@ -220,7 +219,7 @@ def _number(text: str) -> Decimal:
     """A number, maybe with a decimal comma or a percent sign."""
     match = _NUMBER.fullmatch(text) if len(text) < 100 else None
     if match is None:
-        raise ValueError("this is no number")
+        raise ValueError("this is not a number")
     digits, percent = match.groups()
     number = Decimal(digits.replace(",", "."))
     return number / 100 if percent else number
@@ -244,8 +243,8 @@ def _count(text: str) -> int:
 
 def _truth(text: str) -> bool:
     word = re.sub(r"\.0+$", "", text.casefold())
-    if word in _TRUTH or word in _TRUTH.values():
-        return word in _TRUTH
+    if word in _RIGHT or word in _WRONG:
+        return word in _RIGHT
     raise ValueError("give 1 or 0, true or false, yes or no, pass or fail, C or I, on or off")
 
 
@@ -260,46 +259,45 @@ _READ: Mapping[str, Callable[[str], Any]] = {
 # --- tables -------------------------------------------------------------------------------------
 
 
-def _add_turn(turns: list[_Row], row: _Row, column: str) -> None:
-    """Add a row to its problem's, whose ``column`` holds ids. A cluster may be named once for all.
+def _tables(problems: Mapping[tuple[str, str], Sequence[_Turn]]) -> dict[str, TurnTable]:
+    """A table for each data set, in which nothing has stopped.
 
     Raises:
         ValueError: if the rows of one problem cannot be its turns.
     """
-    if turns:
-        earlier = turns[-1].cluster
-        cluster = row.cluster or earlier
-        if earlier not in (None, cluster):
-            clusters = f"{earlier!r} and {cluster!r}"
-            raise ValueError(f"problem {row.id!r} has the clusters {clusters}; a problem has one")
-        if row.turn is None:
-            raise ValueError(
-                f"{column} {row.id!r} is there twice; if its rows are turns, name their column "
-                "with --columns turn=COLUMN, else give each problem an id of its own"
-            )
-        row = row._replace(cluster=cluster)
-    turns.append(row)
-
-
-def _tables(problems: Mapping[tuple[str, str], list[_Row]]) -> dict[str, TurnTable]:
-    """A table for each data set. Raises ValueError for turns that are not numbered throughout."""
-    confidences = _as_written([row.confidence for rows in problems.values() for row in rows])
-    zero_based = any(row.turn == 0 for rows in problems.values() for row in rows)
-    datasets: dict[str, list[list[_Row]]] = {}
+    confidences = _as_written([turn.confidence for turns in problems.values() for turn in turns])
+    first = 1 - any(turn.turn == 0 for turns in problems.values() for turn in turns)
+    unsure = VERDICT_CODES[Verdict.UNSURE]  # so that the confidence alone decides
+    datasets: dict[str, list[RecordedProblem]] = {}
     for (dataset, name), rows in problems.items():
-        cluster = rows[-1].cluster  # the last row of the file has what any row before it says
-        turns = [row._replace(confidence=next(confidences), cluster=cluster) for row in rows]
-        turns.sort(key=lambda row: row.turn or 0)
-        for place, row in enumerate(turns, start=1):
-            number = 1 if row.turn is None else row.turn + zero_based
-            if number != place:
-                first = 0 if zero_based else 1
+        clusters = list(dict.fromkeys(row.cluster for row in rows if row.cluster))
+        if len(clusters) > 1:
+            several = " and ".join(map(repr, clusters))
+            raise ValueError(f"problem {name!r} has the clusters {several}; a problem has one")
+        turns = [row._replace(confidence=next(confidences)) for row in rows]
+        turns.sort(key=lambda turn: turn.turn or 0)
+        columns = []
+        for number, turn in enumerate(turns, start=1):  # also that of its answer: none are equal
+            place = number - 1 + first
+            if turn.turn not in (None, place):
                 raise ValueError(
-                    f"problem {name!r}: its turns must be numbered from {first}; found {row.turn}"
+                    f"problem {name!r}: its turns must be numbered from {first}; found {turn.turn}"
                 )
-        datasets.setdefault(dataset, []).append(turns)
+            judged = (turn.correct, unsure, turn.confidence)
+            columns.append((*judged, False, number, *NO_SCORES, 0, turn.tokens or 0))
+        problem = RecordedProblem(
+            id=name,
+            # A label that equals no other: no string equals a tuple.
+            cluster=clusters[0] if clusters else (name,),
+            returned=len(turns),
+            observed=len(turns),
+            stopped_early=False,
+            accepted=False,
+            turns=np.array(columns, dtype=np.float64),
+        )
+        datasets.setdefault(dataset, []).append(problem)
     max_turns = max(map(len, problems.values()))
-    return {dataset: _table(dataset, rows, max_turns) for dataset, rows in datasets.items()}
+    return {name: turn_table(name, part, None, max_turns) for name, part in datasets.items()}
 
 
 def _as_written(values: Sequence[float]) -> Iterator[float]:
@@ -314,30 +312,3 @@ def _as_written(values: Sequence[float]) -> Iterator[float]:
     if (single == exact).all() and (exact * 4096 % 1).any():
         return (float(str(value)) for value in single)
     return iter(values)
-
-
-def _table(dataset: str, problems: Sequence[Sequence[_Row]], max_turns: int) -> TurnTable:
-    """The columns of a data set, in which nothing has stopped.
-
-    A turn has the verdict UNSURE, so that the confidence alone decides, and an answer that equals
-    no other.
-    """
-    unsure = VERDICT_CODES[Verdict.UNSURE]
-    recorded = []
-    for rows in problems:
-        turns = [
-            (row.correct, unsure, row.confidence, False, place, *NO_SCORES, 0, row.tokens)
-            for place, row in enumerate(rows, start=1)
-        ]
-        problem = RecordedProblem(
-            id=rows[0].id,
-            # A label that equals no other: no string equals a tuple.
-            cluster=rows[-1].cluster or (rows[-1].id,),
-            returned=len(rows),
-            observed=len(rows),
-            stopped_early=False,
-            accepted=False,
-            turns=np.array(turns, dtype=np.float64),
-        )
-        recorded.append(problem)
-    return turn_table(dataset, recorded, None, max_turns)

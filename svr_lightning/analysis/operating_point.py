@@ -94,7 +94,7 @@ class Certificate(Struct, frozen=True, kw_only=True):
         """Read what ``certify`` wrote.
 
         Raises:
-            ConfigError: if it is no certificate of a threshold.
+            ConfigError: if it is not a certificate of a threshold.
         """
         path = Path(path)
         require(path.is_file(), f"{path}: no such file; give the certificate.json of certify")
@@ -103,7 +103,7 @@ class Certificate(Struct, frozen=True, kw_only=True):
         try:
             return convert({**own, "id": digest[:16]}, cls)
         except ValueError as error:
-            reason = f"is no certificate of a threshold ({field_error(error, 'the file')})"
+            reason = f"is not a certificate of a threshold ({field_error(error, 'the file')})"
             raise ConfigError(f"{path}: {reason}; certify again or remove it") from error
 
     def __post_init__(self) -> None:

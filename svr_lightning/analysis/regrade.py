@@ -3,14 +3,12 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from svr_lightning.analysis.records import SampleRecord, TurnRecord
+from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.core.stopping import is_own
-from svr_lightning.core.types import Problem
 from svr_lightning.errors import as_config_error, one_line, require
 from svr_lightning.tasks import get_task
-from svr_lightning.tasks.base import Task
 from svr_lightning.tasks.fields import shown
-from svr_lightning.tasks.grading import Grader, Label, label
+from svr_lightning.tasks.grading import Grader, label
 
 
 def regrade(
@@ -35,18 +33,15 @@ def regrade(
                 f"it with --task {name} if you trust it",
             )
             task = get_task(name)
+            turns = []
             try:
-                labels = [_label(task, turn, problem, grader) for turn in record.turns]
+                for turn in record.turns:
+                    reading = task.read(turn.text, truncated=turn.truncated)
+                    y = label(task, reading.final_part(turn.text), problem, grader)
+                    turns.append(replace(turn, correct=y.correct, grading_error=y.error))
             except (TypeError, KeyError, AttributeError) as error:
                 given = f"{shown(problem.reference)} and the payload {shown(dict(problem.payload))}"
                 why = f"cannot grade with the reference {given} ({one_line(repr(error))})"
                 raise ValueError(f"task {name} {why}") from error
-        turns = zip(record.turns, labels, strict=True)
-        new = [replace(turn, correct=y.correct, grading_error=y.error) for turn, y in turns]
-        graded.append(replace(record, turns=tuple(new)))
+        graded.append(replace(record, turns=tuple(turns)))
     return graded
-
-
-def _label(task: Task, turn: TurnRecord, problem: Problem, grader: Grader) -> Label:
-    reading = task.read(turn.text, truncated=turn.truncated)
-    return label(task, reading.final_part(turn.text), problem, grader)

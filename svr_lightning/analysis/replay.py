@@ -8,8 +8,7 @@ Rows of curves are plain dictionaries: which point it is, then the metrics of ea
 results files have them.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any
@@ -36,7 +35,7 @@ from svr_lightning.core.stopping import (
     StopRule,
 )
 from svr_lightning.core.types import Verdict
-from svr_lightning.errors import ConfigError
+from svr_lightning.errors import ConfigError, require
 
 THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 """The paper's grid, 0.50 to 0.95."""
@@ -44,23 +43,12 @@ Tables = Mapping[str, TurnTable]
 Row = dict[str, Any]
 
 
-class MissingTurnsError(ValueError):
+class MissingTurnsError(ConfigError):
     """A rule needs turns that were not recorded, which is the ``fact``."""
 
     def __init__(self, fact: str) -> None:
         self.fact = fact
         super().__init__(f"{fact}; record every turn with --record")
-
-
-@contextmanager
-def faults_of_replay(cure: str) -> Iterator[None]:
-    """Within it, a ValueError is a fault of the user's; ``cure`` says how to have all turns."""
-    try:
-        yield
-    except MissingTurnsError as error:
-        raise ConfigError(f"{error.fact}; {cure}") from error
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
 
 
 def replay(table: TurnTable, rule: AnyRule | None, max_turns: int) -> TurnTable:
@@ -73,9 +61,9 @@ def replay(table: TurnTable, rule: AnyRule | None, max_turns: int) -> TurnTable:
 
     Raises:
         MissingTurnsError: naming the problem, if no turn stops before its turns end.
+        ConfigError: if ``max_turns`` is below 1.
     """
-    if max_turns < 1:
-        raise ValueError(f"max_turns={max_turns} must be at least one turn")
+    require(max_turns > 0, f"max_turns={max_turns} must be at least one turn")
     stops, turn = _judged(table, rule, max_turns)
     rows = np.arange(len(table.ids))
     accepts = stops

@@ -38,7 +38,7 @@ def read_samples(path: str | os.PathLike[str]) -> Iterator[SampleRecord]:
     """Read a samples file, one record at a time.
 
     Raises:
-        ConfigError: naming the file and the line that is no sample record or repeats one.
+        ConfigError: naming the file and the line that is not a record or repeats one.
     """
     path = Path(path)
     places: dict[tuple[str, str], str] = {}
@@ -87,9 +87,16 @@ class Evaluation:
         names = {}
         for (dataset, problem), question in self.questions.items():
             name = problem if self.is_log else f"{dataset}/{problem}"
-            own = question is not None and asked[question] == 1
-            names[dataset, problem] = (name, str(question)) if own else (name,)
+            unique = question is not None and asked[question] == 1
+            names[dataset, problem] = (name, str(question)) if unique else (name,)
         return names
+
+    def names_of(self, tables: Mapping[str, TurnTable]) -> Iterator[str]:
+        """All :attr:`names` of the problems of some tables."""
+        names = self.names
+        for dataset, table in tables.items():
+            for problem in table.ids:
+                yield from names[dataset, problem]
 
     @property
     def calibration_note(self) -> str | None:
@@ -150,9 +157,23 @@ def read_samples_file(samples: Path) -> Evaluation:
         ConfigError: naming the file, and the line or the record, that cannot be used.
     """
     results = samples.parent / RESULTS
-    config = _quoted_config(results)
-    with as_config_error(f"{results}: model.evaluation."):
-        stop = _quoted_rule(config)
+    try:
+        content = json.loads(results.read_bytes()) if results.is_file() else {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{results}: cannot be read as results ({error}); correct or remove it"
+        ) from error
+    require(
+        isinstance(content, dict),
+        f"{results}: holds a list or a value instead of results; remove it",
+    )
+    config = section(content, "config")
+    path = setting(config, "model", "evaluation", "stop", "class_path")
+    if isinstance(path, str) and not is_own(path):
+        stop: StopRule | str = path
+    else:
+        with as_config_error(f"{results}: model.evaluation."):
+            stop = rule_from_config(section(config, "model", "evaluation"))
     max_turns = setting(config, "protocol", "max_turns")
     if not isinstance(max_turns, int):
         max_turns = None
@@ -170,7 +191,7 @@ def read_samples_file(samples: Path) -> Evaluation:
         raise  # it names the line
     except ValueError as error:
         raise ConfigError(f"{samples}: {error}") from error
-    require(bool(tables), f"{samples}: there are no samples in it; evaluate something first")
+    require(bool(tables), f"{samples}: it has no samples; evaluate something first")
     return Evaluation(
         samples=samples,
         tables=tables,
@@ -179,24 +200,6 @@ def read_samples_file(samples: Path) -> Evaluation:
         max_turns=max(table.max_turns for table in tables.values()),
         questions=questions,
     )
-
-
-def _quoted_rule(config: Mapping[str, Any]) -> StopRule | str:
-    """The stopping rule of a configuration; of a class outside of this package its path."""
-    path = setting(config, "model", "evaluation", "stop", "class_path")
-    if isinstance(path, str) and not is_own(path):
-        return path
-    return rule_from_config(section(config, "model", "evaluation"))
-
-
-def _quoted_config(path: Path) -> Mapping[str, Any]:
-    """The configuration that a results file quotes; empty if there is none."""
-    try:
-        results = json.loads(path.read_bytes()) if path.is_file() else {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: no results file ({error}); correct or remove it") from error
-    require(isinstance(results, dict), f"{path}: no results file but a list or a value; remove it")
-    return section(results, "config")
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -233,23 +236,23 @@ def write_samples(folder: str | os.PathLike[str], records: Sequence[SampleRecord
     """Write only ``samples.jsonl``, for records without labels; remove results of other samples."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    aside = write_aside(folder / SAMPLES, (one.line for one in records))
+    aside = write_aside(folder / SAMPLES, (record.line for record in records))
     (folder / RESULTS).unlink(missing_ok=True)
     os.replace(aside, folder / SAMPLES)
 
 
 def setting(config: Mapping[str, Any], *keys: str) -> Any:
     """A value under nested keys of a configuration; None if it is not there."""
-    found: Any = config
+    value: Any = config
     for key in keys:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
 
 
 def section(values: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     """The mapping under nested keys; empty if there is none."""
-    found = setting(values, *keys)
-    return found if isinstance(found, Mapping) else {}
+    value = setting(values, *keys)
+    return value if isinstance(value, Mapping) else {}
 
 
 def certified_settings(
@@ -269,28 +272,34 @@ def certified_settings(
         ConfigError: if the configuration cannot be read.
     """
     evaluation = section(config, "model", "evaluation")
-    found = {name: evaluation[name] for name in DECODING if name in evaluation}
+    settings = {name: evaluation[name] for name in DECODING if name in evaluation}
     template = setting(config, "model", "policy", "chat_template_kwargs")
-    found |= {} if template is None else {"chat_template_kwargs": template}
-    tasks, limits = set(), set()
+    if template is not None:
+        settings["chat_template_kwargs"] = template
+    limits: dict[str, set[int]] = {}
+    data = section(config, "data")
+    most = evaluation.get("max_completion_tokens")
     try:
-        data = section(config, "data")
         for source in (*(data.get("val") or ()), *(data.get("test") or ())):
             task, limit = source["task"], source.get("max_completion_tokens")
             chosen = datasets is None or source["name"] in datasets
             if chosen and isinstance(task, str) and task in TASKS:  # others would be imported
-                tasks.add(task)
-                limits.add(applied_limit(task, limit, evaluation.get("max_completion_tokens")))
-        several: dict[str, list[Any]] = {"task": sorted(tasks)}
-        several["max_completion_tokens"] = sorted(limits)
+                limits.setdefault(task, set()).add(applied_limit(task, limit, most))
     except (AttributeError, KeyError, TypeError) as error:
         raise ConfigError(f"{RESULTS}: its configuration cannot be read ({error!r})") from error
-    return found | {k: v[0] if len(v) == 1 else v for k, v in several.items() if v}
+    if limits:
+        settings["task"] = _one_or_all(limits)
+        settings["max_completion_tokens"] = _one_or_all(set().union(*limits.values()))
+    return settings
 
 
-def applied_limit(task: str, own: int | None, most: int | None) -> int:
-    """The completion limit of a data set in tokens: its own, else its task's, at most ``most``."""
-    limit = own or get_task(task).max_completion_tokens
+def _one_or_all(values: Collection[Any]) -> Any:
+    return next(iter(values)) if len(values) == 1 else sorted(values)
+
+
+def applied_limit(task: str, limit: int | None, most: int | None) -> int:
+    """A data set's completion limit in tokens: ``limit``, else its task's, at most ``most``."""
+    limit = limit or get_task(task).max_completion_tokens
     return limit if most is None else min(limit, most)
 
 
@@ -325,15 +334,19 @@ class Journal:
         """The record of each finished problem, by data set and problem id."""
         path.parent.mkdir(parents=True, exist_ok=True)
         head = json.dumps({"fingerprint": fingerprint}).encode() + b"\n"
-        content = path.read_bytes() if path.exists() else b""
-        same = content.startswith(head)
-        whole = len(head) if same else 0
-        for line in content[whole:].splitlines(keepends=True) if same else []:
-            record = _whole_record(line)
-            if record is None:
-                break
-            self.entries[record.key] = record
-            whole += len(line)
+        first, *lines = path.read_bytes().splitlines(keepends=True) if path.exists() else [b""]
+        whole = 0
+        if first == head:
+            whole = len(head)
+            for line in lines:
+                try:
+                    record = SampleRecord.from_json(json.loads(line))
+                except (ValueError, RecursionError):
+                    break
+                if not line.endswith(b"\n"):
+                    break
+                self.entries[record.key] = record
+                whole += len(line)
         self._stream = path.open("ab", buffering=0)
         self._stream.truncate(whole)
         if not whole:
@@ -341,7 +354,7 @@ class Journal:
 
     def done(self, dataset: str) -> dict[str, SampleRecord]:
         """Records of a data set by problem id."""
-        return {name: r for (found, name), r in self.entries.items() if found == dataset}
+        return {r.id: r for r in self.entries.values() if r.dataset == dataset}
 
     def append(self, record: SampleRecord) -> None:
         """Write a record down; it survives the end of this process."""
@@ -354,10 +367,3 @@ class Journal:
         """Remove the file; what it was for is on disk."""
         self._stream.close()
         self.path.unlink(missing_ok=True)
-
-
-def _whole_record(line: bytes) -> SampleRecord | None:
-    try:
-        return SampleRecord.from_json(json.loads(line)) if line.endswith(b"\n") else None
-    except (ValueError, RecursionError):
-        return None

@@ -217,14 +217,6 @@ def from_turn_0(column: NDArray[Any]) -> NDArray[Any]:
     return np.pad(column, ((0, 0), (1, 0)))
 
 
-def empty_turns(problems: int, turns: int) -> dict[str, NDArray[Any]]:
-    """The [N, T] columns of turns, without any."""
-    return {
-        name: np.full((problems, turns), empty, dtype=dtype)
-        for name, (dtype, empty) in _TURN_COLUMNS.items()
-    }
-
-
 def turn_tables(
     records: Iterable[SampleRecord],
     rule: AnyRule | str | None = None,
@@ -250,7 +242,7 @@ def turn_tables(
     return {name: turn_table(name, part, rule, max_turns) for name, part in problems.items()}
 
 
-def cluster_codes(labels: Sequence[object]) -> Ints:
+def cluster_codes(labels: Iterable[object]) -> Ints:
     """[N] equal numbers for equal labels, numbered by first occurrence.
 
     Examples:
@@ -303,10 +295,12 @@ def turn_table(
     """The columns of a data set, as its ``rule`` with T_max left it."""
     ids, clusters, returned, observed, early, accepted, turns = zip(*problems, strict=True)
     length = np.array([len(each) for each in turns])
-    columns = empty_turns(len(ids), length.max())
     recorded = np.arange(length.max()) < length[:, None]
-    for column, values in zip(columns.values(), np.concatenate(turns).T, strict=True):
-        column[recorded] = values
+    columns: dict[str, Any] = {}
+    values = dict(zip(_TURN_COLUMNS, np.concatenate(turns).T, strict=True))
+    for name, (dtype, empty) in _TURN_COLUMNS.items():
+        columns[name] = np.full(recorded.shape, empty, dtype=dtype)
+        columns[name][recorded] = values[name]
     table = TurnTable(
         dataset=dataset,
         ids=ids,
@@ -315,7 +309,7 @@ def turn_table(
         returned=np.array(returned),
         observed=np.array(observed),
         stopped_early=np.array(early),
-        accepted=np.where(np.equal(accepted, None), early, accepted).astype(np.bool_),
+        accepted=np.array([e if a is None else a for e, a in zip(early, accepted, strict=True)]),
         rule=rule,
         max_turns=max_turns,
         **columns,
@@ -334,26 +328,25 @@ def pool(tables: Mapping[str, TurnTable]) -> TurnTable:
     T_max is the largest of theirs.
     """
     parts = list(tables.values())
-    one_rule = all(table.rule == parts[0].rule for table in parts)
     width = max(table.correct.shape[1] for table in parts)
-
-    def padded(column: NDArray[Any], empty: Any) -> NDArray[Any]:
-        beyond = ((0, 0), (0, width - column.shape[1]))
-        return np.pad(column, beyond, constant_values=empty)
-
-    columns = {
-        name: np.concatenate([padded(getattr(table, name), empty) for table in parts])
-        for name, (_, empty) in _TURN_COLUMNS.items()
-    }
-    columns |= {
-        name: np.concatenate([getattr(table, name) for table in parts]) for name in _COLUMNS
-    }
-    named = [(name, code) for name, table in tables.items() for code in table.cluster.tolist()]
+    columns: dict[str, Any] = {}
+    for name in (*_COLUMNS, *_TURN_COLUMNS):
+        values = [getattr(table, name) for table in parts]
+        if name in _TURN_COLUMNS:
+            _, empty = _TURN_COLUMNS[name]
+            beyond = [((0, 0), (0, width - value.shape[1])) for value in values]
+            values = [
+                np.pad(value, missing, constant_values=empty)
+                for value, missing in zip(values, beyond, strict=True)
+            ]
+        columns[name] = np.concatenate(values)
     return TurnTable(
         dataset=" + ".join(tables),
-        ids=tuple(f"{name}/{one}" for name, table in tables.items() for one in table.ids),
-        cluster=cluster_codes(named),
-        rule=parts[0].rule if one_rule else "several rules",
+        ids=tuple(f"{name}/{problem}" for name, table in tables.items() for problem in table.ids),
+        cluster=cluster_codes(
+            (name, code) for name, table in tables.items() for code in table.cluster.tolist()
+        ),
+        rule=parts[0].rule if all(one.rule == parts[0].rule for one in parts) else "several rules",
         max_turns=max(table.max_turns for table in parts),
         **columns,
     )

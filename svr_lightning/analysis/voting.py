@@ -15,6 +15,7 @@ import numpy as np
 
 from svr_lightning.analysis.intervals import cluster_sums, share_interval
 from svr_lightning.analysis.table import Bools, Floats, Ints, TurnTable
+from svr_lightning.errors import ConfigError
 
 VOTES = (3, 5, 10)
 """The paper's numbers of votes."""
@@ -42,11 +43,11 @@ def vote(
         replacement, and for each one draw of its samples.
 
     Raises:
-        ValueError: naming a problem with fewer samples than votes.
+        ConfigError: naming a problem with fewer samples than votes.
     """
     for problem, size in zip(table.ids, table.length.tolist(), strict=True):
         if 0 < size < max(ks, default=0):
-            raise ValueError(
+            raise ConfigError(
                 f"problem {problem!r} of {table.dataset!r} has {size} samples and k={max(ks)}; "
                 f"ask for at most k={size}, or record more fresh turns"
             )

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from svr_lightning.analysis.check_value import Samples, check_value
 from svr_lightning.analysis.results import RESULTS, Evaluation, read_evaluation
-from svr_lightning.core.metrics import DEFINITIONS, NONE
+from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.display import interval, plain, text_table
 from svr_lightning.tiny.traces import trace_agrees
 
@@ -57,9 +57,9 @@ class BeforeAfter(Callback):
         files = [root / name / RESULTS for name in ("before", "after")]
         if trainer.is_global_zero and all(file.is_file() for file in files):
             before, after = (json.loads(file.read_text())["datasets"] for file in files)
-            for dataset in sorted(before.keys() & after.keys()):
-                uses_labels = pl_module.recipe.uses_labels
-                print_comparison(dataset, before[dataset], after[dataset], uses_labels=uses_labels)
+            for name in sorted(before.keys() & after.keys()):
+                privileged = pl_module.recipe.uses_labels
+                print_comparison(name, before[name], after[name], uses_labels=privileged)
             if self.fresh_turns:
                 print_check_value(root)
 
@@ -111,11 +111,10 @@ def print_check_value(folder: Path) -> None:
         rows = []
         for row in found["rows"]:
             before = row["before"] or {"accuracy": None}
-            cells = [NONE, "", ""]
+            cells = [row["name"], _shown(before["accuracy"]), _shown(row["accuracy"])]
             if row["accuracy"] is not None:
-                cells = [f"{row['accuracy']:.3f}", interval(row["ci95"]), f"{row['tokens']:.0f}"]
-            was = NONE if before["accuracy"] is None else f"{before['accuracy']:.3f}"
-            rows.append([row["name"], was, *cells])
+                cells += [interval(row["ci95"]), f"{row['tokens']:.0f}"]
+            rows.append(cells)
         title = f"{plain(name)}: accuracy within {found['budget']:.0f} tokens per problem"
         console.print(text_table(("", "before", "after", "95 %", "tokens"), rows, title))
         rows = [
@@ -126,20 +125,22 @@ def print_check_value(folder: Path) -> None:
         console.print(text_table(("difference", "mean", "95 %"), rows, "the self-check is worth"))
 
 
+def _shown(accuracy: float | None) -> str:
+    return DEFINITIONS["accuracy"].text(accuracy)
+
+
 def samples_of(evaluation: Evaluation) -> dict[str, Samples]:
     """The fresh turns of each data set, with what their traces say of themselves."""
-    agreeing: dict[str, list[list[bool | None]]] = {}
-    for record in evaluation.records:
-        turns = [trace_agrees(turn.text) for turn in record.turns]
-        agreeing.setdefault(record.dataset, []).append(turns)
-    found = {}
+    samples = {}
     for name, table in evaluation.tables.items():
+        records = [record for record in evaluation.records if record.dataset == name]
+        told = [[trace_agrees(turn.text) for turn in record.turns] for record in records]
         agrees = np.zeros_like(table.correct)
-        for row, turns in enumerate(agreeing[name]):
+        for row, turns in enumerate(told):
             agrees[row, : len(turns)] = [agree is True for agree in turns]
-        told = any(agree is not None for turns in agreeing[name] for agree in turns)
-        found[name] = Samples(table, agrees if told else None)
-    return found
+        traced = any(agree is not None for turns in told for agree in turns)
+        samples[name] = Samples(table, agrees if traced else None)
+    return samples
 
 
 def _compares(trainer: Trainer) -> bool:

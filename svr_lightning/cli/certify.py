@@ -21,10 +21,10 @@ import argparse
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from msgspec import to_builtins
@@ -53,12 +53,12 @@ from svr_lightning.analysis.operating_point import (
     write_operating_point,
 )
 from svr_lightning.analysis.repeats import independence_notes
-from svr_lightning.analysis.replay import THRESHOLDS, Tables, faults_of_replay
+from svr_lightning.analysis.replay import THRESHOLDS, MissingTurnsError, Tables
 from svr_lightning.analysis.results import RESULTS, Evaluation, certified_settings, setting
-from svr_lightning.analysis.table import TurnTable, pool
+from svr_lightning.analysis.table import TurnTable
 from svr_lightning.core.stopping import Confident
 from svr_lightning.display import number, plain, text_table
-from svr_lightning.errors import ConfigError, as_config_error, require
+from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import write_json
 
 METHOD = "learn then test: fallback procedure, exact binomial tests, betting tests for clusters"
@@ -72,74 +72,33 @@ BROKEN = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command. An option that was not given is not in the namespace."""
-    parser.argument_default = argparse.SUPPRESS
+    """The arguments of the command. An option that was not given is None."""
     add = parser.add_argument
     share = _number("above 0 and below 1", lambda value: 0 < 1 - value < 1)
     part = _number("above 0 and at most 1", lambda value: 0 < value <= 1)
     tokens = _number("above 0", lambda value: 0 < value < math.inf)
     about = "an evaluation, or a log"
-    add("recording", type=Path, nargs="?", default=None, metavar="FOLDER", help=about)
+    add("recording", type=Path, nargs="?", metavar="FOLDER", help=about)
     add("--columns", nargs="+", metavar="NAME=COLUMN", help="read a log: its column names")
     add("--calibrate-on", type=part, help="share of the problems, drawn at random (0.5)")
     last = "calibrate on all but this share, the last problems; shows errors that grow with time"
     add("--check-last", type=share, metavar="SHARE", help=last)
     early = "share of problems that stop early with a wrong answer, at most"
-    add("--max-pse", type=share, dest="pse", help=early)
+    add("--max-pse", type=share, help=early)
     accepted = "share of wrong answers among accepted ones, at most"
-    add("--max-wrong-accepted", type=share, dest="wrong_accepted", help=accepted)
-    add("--min-accuracy", type=share, dest="wrong", help="share of correct answers, at least")
-    add("--max-tokens", type=tokens, dest="tokens", help="mean tokens per problem, at most")
+    add("--max-wrong-accepted", type=share, help=accepted)
+    add("--min-accuracy", type=share, help="share of correct answers, at least")
+    add("--max-tokens", type=tokens, help="mean tokens per problem, at most")
     add("--token-bound", type=tokens, help="tokens that no problem can exceed")
-    add("--confidence", type=share, help="for all promises together (default 0.9)")
+    add("--confidence", type=share, default=0.9, help="for all promises together (default 0.9)")
     add("--max-turns", type=int, help="T_max (default: what was recorded)")
     real = _number("a number", lambda value: not math.isnan(value))
     add("--thresholds", type=real, nargs="+", help="the grid to choose from")
-    add("--plan", action="store_true", help="only print how many labels the promises need")
+    plan = "only print how many labels the promises need"
+    add("--plan", action="store_true", default=None, help=plan)
     add("--check", type=Path, metavar="CERTIFICATE", help="test its promises on the recording")
     add("--write", type=Path, metavar="POLICY", help="policy folder for operating_point.json")
     add("--out", type=Path, help="folder; default: certify/ beside the recording")
-
-
-_PROMISES = {
-    "pse": "--max-pse",
-    "wrong_accepted": "--max-wrong-accepted",
-    "wrong": "--min-accuracy",
-    "tokens": "--max-tokens",
-}
-_TAKEN = {
-    "check": {"recording", "columns", "confidence"},
-    "plan": {*_PROMISES, "token_bound", "confidence", "thresholds"},
-}
-"""What two of the three modes take; the third takes everything but them."""
-
-
-def _settings(given: Mapping[str, Any]) -> argparse.Namespace:
-    """The given options over their defaults. Refuses those of another mode."""
-    mode = next((mode for mode in _TAKEN if mode in given), None)
-    if mode is not None:
-        other = sorted(given.keys() - _TAKEN[mode] - {mode})
-        flags = [_PROMISES.get(name, "--" + name.replace("_", "-")) for name in other]
-        shown = ", ".join(flags).replace("--recording", str(given.get("recording")))
-        require(not other, f"--{mode} does not use {shown}; leave it out")
-    both = {"calibrate_on", "check_last"} <= given.keys()
-    require(not both, "give one of --calibrate-on and --check-last")
-    defaults = {
-        "recording": None,
-        "columns": (),
-        "calibrate_on": 0.5,
-        "check_last": None,
-        "token_bound": None,
-        "confidence": 0.9,
-        "max_turns": None,
-        "thresholds": GRID,
-        "plan": False,
-        "check": None,
-        "write": None,
-        "out": None,
-        **dict.fromkeys(_PROMISES),
-    }
-    return argparse.Namespace(**{**defaults, **given})
 
 
 def _number(wanted: str, holds: Callable[[float], bool]) -> Callable[[str], float]:
@@ -153,24 +112,51 @@ def _number(wanted: str, holds: Callable[[float], bool]) -> Callable[[str], floa
     return value
 
 
-def _promises(options: argparse.Namespace) -> list[Promise]:
-    given: dict[Name, float] = {}
-    for name in get_args(Name):
-        if (limit := getattr(options, name)) is not None:
-            given[name] = limit
-    require(bool(given), f"no promise was given; give one of {', '.join(_PROMISES.values())}")
-    bound = options.token_bound
-    require(
-        "tokens" not in given or bound is not None,
-        "--max-tokens needs --token-bound, which no problem can exceed whatever the policy does: "
-        "--max-turns times the model's length, 81920 for ten turns of 8192",
-    )
-    if "wrong" in given:
-        given["wrong"] = 1 - given["wrong"]
-    return [
-        Promise(name=name, limit=limit, bound=bound if name == "tokens" else 1.0)
-        for name, limit in given.items()
-    ]
+_PROMISES: dict[str, Name] = {
+    "max_pse": "pse",
+    "max_wrong_accepted": "wrong_accepted",
+    "min_accuracy": "wrong",
+    "max_tokens": "tokens",
+}
+"""What each option promises."""
+_TAKEN = {
+    "check": {"check", "recording", "columns", "confidence"},
+    "plan": {"plan", *_PROMISES, "token_bound", "confidence", "thresholds"},
+}
+"""What two of the three modes take; the third takes everything but them."""
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _refuse_other_modes(given: Mapping[str, Any]) -> None:
+    """Refuse options that the chosen mode does not use."""
+    for mode, taken in _TAKEN.items():
+        if mode in given:
+            other = sorted(given.keys() - taken)
+            shown = [str(given[name]) if name == "recording" else _flag(name) for name in other]
+            require(not other, f"--{mode} does not use {', '.join(shown)}; leave it out")
+    both = {"calibrate_on", "check_last"} <= given.keys()
+    require(not both, "give one of --calibrate-on and --check-last")
+
+
+def _promises(given: Mapping[str, Any]) -> list[Promise]:
+    bound = given.get("token_bound")
+    promises = []
+    for option, name in _PROMISES.items():
+        if option not in given:
+            continue
+        require(
+            name != "tokens" or bound is not None,
+            "--max-tokens needs --token-bound, which no problem can exceed whatever the policy "
+            "does: --max-turns times the model's length, 81920 for ten turns of 8192",
+        )
+        limit = 1 - given[option] if name == "wrong" else given[option]
+        promises.append(Promise(name=name, limit=limit, bound=bound if name == "tokens" else 1.0))
+    flags = ", ".join(map(_flag, _PROMISES))
+    require(bool(promises), f"no promise was given; give one of {flags}")
+    return promises
 
 
 # --- the command --------------------------------------------------------------------------------
@@ -179,42 +165,47 @@ def _promises(options: argparse.Namespace) -> list[Promise]:
 def run(options: argparse.Namespace) -> int:
     """Certify, plan or check, and print."""
     given = {name: value for name, value in vars(options).items() if value is not None}
-    settings = _settings(given)
-    if settings.check is not None:
-        return _check(settings)
-    promises = _promises(settings)
-    if settings.plan:
-        return _plan(promises, len(set(settings.thresholds)), 1 - settings.confidence)
-    return _certify(promises, settings)
-
-
-def _certify(promises: Sequence[Promise], options: argparse.Namespace) -> int:
-    """Test, choose, measure, write."""
+    _refuse_other_modes(given)
+    if options.check is not None:
+        return _check(options)
+    promises = _promises(given)
+    thresholds = sorted(set(options.thresholds or GRID))
+    if options.plan:
+        return _plan(promises, len(thresholds), 1 - options.confidence)
     policy = options.write
     require(policy is None or policy.is_dir(), f"--write: {policy}: no such folder")
     recorded, gate = _recording(options)
-    calibration, others = _split(recorded.tables, options)
     max_turns = recorded.max_turns if options.max_turns is None else options.max_turns
-    rules = _rules(gate, options.thresholds)
-    points = _replay(recorded, calibration, rules, promises, max_turns)
-    _refuse_vacuous(points, promises, gate, max_turns)
+    return _certify(_Case(recorded, promises, max_turns), gate, thresholds, options)
+
+
+def _certify(
+    case: "_Case", gate: Confident, thresholds: Sequence[float], options: argparse.Namespace
+) -> int:
+    """Test, choose, measure, write."""
+    recorded, promises = case.recorded, case.promises
+    calibration, others = _split(recorded.tables, options)
+    rules = [replace(gate, threshold=threshold) for threshold in thresholds]
+    points = case.replay(calibration, rules)
+    _refuse_vacuous(points, case, gate)
     candidates = candidates_of(points, promises, 1 - options.confidence)
     choice = cheapest(candidates, promises)
     promised = f"{', '.join(map(str, promises))}, with confidence {options.confidence:g}"
-    _show(candidates, choice, promised, f"calibration: {_sizes(calibration)[2]}{max_turns}")
+    problems, clusters = _sizes(calibration)
+    variants = f" ({clusters} without variants)" if clusters < problems else ""
+    _show(candidates, f"calibration: {problems} problems{variants}, T_max = {case.max_turns}")
+    _show_choice(candidates, choice, promised)
+    notes = [*recorded.notes, *independence_notes(recorded.tables, recorded.questions)]
     measured = None
     broken: list[str] = []
-    notes = [*recorded.notes, *independence_notes(recorded.tables, recorded.questions)]
     if choice is not None:
         rule = replace(gate, threshold=choice.threshold)
-        notes += _failing_parts(recorded, rule, promises, max_turns)
+        notes += case.failing_parts(rule)
         if others:
             which = "the last problems" if options.check_last else "problems drawn at random"
             title = f"measured on {which}, which had no part in the choice"
-            measured = _measure(recorded, others, rule, promises, max_turns, title)
-            broken = _broken(measured, options.confidence)
-    out = options.out or (recorded.samples.parent / "certify")
-    path = out / "certificate.json"
+            measured, broken = case.measure(others, rule, title, options.confidence)
+    policy = options.write
     certificate = {
         "schema_version": SCHEMA_VERSION,
         "svr_lightning": svr_lightning.__version__,
@@ -223,17 +214,23 @@ def _certify(promises: Sequence[Promise], options: argparse.Namespace) -> int:
         "promises": to_builtins(promises),
         "confidence": options.confidence,
         "rule": {"score": gate.score, "needs_correct": gate.needs_correct},
-        "max_turns": max_turns,
+        "max_turns": case.max_turns,
         "decoding": certified_settings(recorded.config, recorded.tables),
         "policy": setting(recorded.config, "model", "policy", "path"),
         "weights": None if policy is None else weights_digest(policy),
-        "data": _data(recorded, calibration),
+        "data": {
+            "samples": str(recorded.samples),
+            "sha256": hashlib.sha256(recorded.samples.read_bytes()).hexdigest(),
+            "datasets": {name: len(table.ids) for name, table in calibration.items()},
+            "clusters": clusters,
+            "problems": problem_digests([*recorded.names_of(calibration)]),
+        },
         "candidates": to_builtins(candidates),
         "certified": to_builtins(choice),
         "measured": measured,
     }
-    files = [path]
-    write_json(path, certificate)
+    files = [(options.out or recorded.samples.parent / "certify") / "certificate.json"]
+    write_json(files[0], certificate)
     if choice is not None and policy is not None and not broken:
         files.append(write_operating_point(policy, choice.threshold, certificate))
     _say(*(f"note: {note}" for note in notes))
@@ -248,21 +245,19 @@ def _say(*lines: str) -> None:
         Console().print(Text(plain(line)))
 
 
-def _refuse_vacuous(
-    points: Sequence[Replayed], promises: Sequence[Promise], gate: Confident, max_turns: int
-) -> None:
+def _refuse_vacuous(points: Sequence[Replayed], case: "_Case", gate: Confident) -> None:
     """Refuse promises that no answer could break at any threshold."""
-    require(
-        any(point.rates["accepted"] for point in points),
-        f"the rule, {gate}, accepts no answer at any of the thresholds; give other "
-        "--thresholds, or record what the rule reads",
-    )
-    for promise in promises:
-        require(
-            any(promise.can_be_broken(point.rates) for point in points),
-            f"no answer could break the promise {promise} with T_max = {max_turns}, so it says "
-            "nothing; make another one, such as --max-wrong-accepted, or give other --thresholds",
+    if not any(point.rates["accepted"] for point in points):
+        raise ConfigError(
+            f"the rule, {gate}, accepts no answer at any of the thresholds; give other "
+            "--thresholds, or record what the rule reads"
         )
+    for promise in case.promises:
+        if not any(promise.can_be_broken(point.rates) for point in points):
+            raise ConfigError(
+                f"the promise {promise} is vacuous: with T_max = {case.max_turns} no answer could "
+                "break it; choose another, such as --max-wrong-accepted, or give other --thresholds"
+            )
 
 
 def _recording(options: argparse.Namespace) -> tuple[Evaluation, Confident]:
@@ -270,7 +265,7 @@ def _recording(options: argparse.Namespace) -> tuple[Evaluation, Confident]:
     require(
         options.recording is not None, "give the folder of an evaluation, RUN/eval/NAME, or a log"
     )
-    recorded = read_recording(options.recording, options.columns)
+    recorded = read_recording(options.recording, options.columns or ())
     rule = recorded.rule
     if not isinstance(rule, Confident):
         raise ConfigError(
@@ -280,20 +275,11 @@ def _recording(options: argparse.Namespace) -> tuple[Evaluation, Confident]:
     return recorded, rule
 
 
-def _rules(recorded: Confident, thresholds: Sequence[float]) -> list[Confident]:
-    """The recorded rule with every threshold of the grid."""
-    descending = sorted(set(thresholds), reverse=True)
-    with as_config_error("--thresholds: "):
-        return [replace(recorded, threshold=threshold) for threshold in descending]
-
-
-def _split(
-    tables: Tables, options: argparse.Namespace
-) -> tuple[dict[str, TurnTable], dict[str, TurnTable]]:
+def _split(tables: Tables, options: argparse.Namespace) -> tuple[Tables, Tables]:
     """The problems to calibrate on and those to measure on; a cluster is on one side."""
     calibration: dict[str, TurnTable] = {}
     others: dict[str, TurnTable] = {}
-    share = options.calibrate_on
+    share = options.calibrate_on or 0.5
     for name, table in tables.items():
         if options.check_last is None:
             chosen = split_clusters(table.cluster, share, seed=0)
@@ -308,95 +294,77 @@ def _split(
     return calibration, others
 
 
-def _replay(
-    recorded: Evaluation,
-    tables: Tables,
-    rules: Sequence[Confident],
-    promises: Sequence[Promise],
-    max_turns: int,
-) -> list[Replayed]:
-    """What each rule did on ``tables``, which are some of the recorded problems."""
-    if any(promise.name == "tokens" for promise in promises):
-        turns = sum(int(table.length.sum()) for table in tables.values())
-        lacking = turns - sum(int((t.completion_tokens > 0).sum()) for t in tables.values())
-        require(
-            lacking == 0,
-            f"the promise on tokens: {lacking} of {turns} turns have no tokens; name their column "
-            "with --columns tokens=COLUMN",
-        )
-    shortest = min(int(table.length.min()) for table in recorded.tables.values())
-    cure = recorded.how_to_have_all_turns
-    if 0 < shortest < max_turns:
-        cure += f", or give --max-turns {shortest}"
-    with faults_of_replay(cure):
-        return replay_rules(tables, rules, max_turns)
+@dataclass(frozen=True)
+class _Case:
+    """A recording, and what is promised of new problems like its own."""
 
+    recorded: Evaluation
+    promises: Sequence[Promise]
+    max_turns: int
 
-def _failing_parts(
-    recorded: Evaluation, rule: Confident, promises: Sequence[Promise], max_turns: int
-) -> Iterator[str]:
-    """Data sets on which the rule breaks a promise that the mixture of all keeps."""
-    if len(recorded.tables) == 1:
-        return
-    for name, table in recorded.tables.items():
-        (point,) = _replay(recorded, {name: table}, [rule], promises, max_turns)
-        for promise in promises:
+    def replay(self, tables: Tables, rules: Sequence[Confident]) -> list[Replayed]:
+        """What each rule did on ``tables``, which are some of the recorded problems."""
+        if any(promise.name == "tokens" for promise in self.promises):
+            turns = sum(int(table.length.sum()) for table in tables.values())
+            lacking = turns - sum(int((t.completion_tokens > 0).sum()) for t in tables.values())
+            require(
+                lacking == 0,
+                f"the promise on tokens: {lacking} of {turns} turns have no tokens; name their "
+                "column with --columns tokens=COLUMN",
+            )
+        try:
+            return replay_rules(tables, rules, self.max_turns)
+        except MissingTurnsError as error:
+            cure = self.recorded.how_to_have_all_turns
+            shortest = min(int(table.length.min()) for table in self.recorded.tables.values())
+            if 0 < shortest < self.max_turns:
+                cure += f", or give --max-turns {shortest}"
+            raise ConfigError(f"{error.fact}; {cure}") from error
+
+    def failing_parts(self, rule: Confident) -> Iterator[str]:
+        """Data sets on which the rule breaks a promise that the mixture of all keeps."""
+        if len(self.recorded.tables) == 1:
+            return
+        for name, table in self.recorded.tables.items():
+            (point,) = self.replay({name: table}, [rule])
+            for promise in self.promises:
+                rate = _rate(point.rates, promise.name)
+                if point.rates[promise.name] > promise.limit:
+                    yield f"{promise} holds for all data sets mixed, but {name} alone has {rate}"
+
+    def measure(
+        self, tables: Tables, rule: Confident, title: str, confidence: float
+    ) -> tuple[dict[str, dict[str, float]], list[str]]:
+        """The promised rates on other problems with p-values, and the promises that they break.
+
+        These are broken at a level that is divided among all promises.
+        """
+        (point,) = self.replay(tables, [rule])
+        measured: dict[str, dict[str, float]] = {}
+        broken = []
+        rows = []
+        for promise in self.promises:
+            p_value = point.drift_p_value(promise)
+            measured[promise.name] = {
+                "limit": promise.limit,
+                "rate": point.rates[promise.name],
+                "p_value_if_kept": p_value,
+            }
+            if p_value <= (1 - confidence) / len(self.promises):
+                broken.append(promise.name)
             rate = _rate(point.rates, promise.name)
-            if point.rates[promise.name] > promise.limit:
-                yield f"{promise} holds for all data sets mixed, but {name} alone has {rate}"
+            rows.append((promise.name, number(promise.limit), rate, f"{p_value:.3g}"))
+        heads = ("promise", "at most", f"here, {_sizes(tables)[0]} problems", "p-value if kept")
+        Console().print(text_table(heads, rows, title))
+        return measured, broken
 
 
-def _sizes(tables: Tables) -> tuple[int, int, str]:
-    """Problems, independent clusters of them, and both in words, before T_max."""
-    whole = pool(tables)
-    problems, clusters = len(whole.ids), len(set(whole.cluster.tolist()))
-    variants = f" ({clusters} without variants)" if clusters < problems else ""
-    return problems, clusters, f"{problems} problems{variants}, T_max = "
-
-
-def _data(recorded: Evaluation, calibration: Tables) -> dict[str, Any]:
-    """What a certificate says of the problems that it was calibrated on."""
-    keys = [(name, problem) for name, table in calibration.items() for problem in table.ids]
-    names = recorded.names
-    return {
-        "samples": str(recorded.samples),
-        "sha256": hashlib.sha256(recorded.samples.read_bytes()).hexdigest(),
-        "datasets": {name: len(table.ids) for name, table in calibration.items()},
-        "clusters": _sizes(calibration)[1],
-        "problems": problem_digests(name for key in keys for name in names[key]),
-    }
-
-
-def _measure(
-    recorded: Evaluation,
-    tables: Tables,
-    rule: Confident,
-    promises: Sequence[Promise],
-    max_turns: int,
-    title: str,
-) -> dict[str, dict[str, float]]:
-    """The promised rates on other problems, and p-values against the promises."""
-    (point,) = _replay(recorded, tables, [rule], promises, max_turns)
-    measured: dict[str, dict[str, float]] = {}
-    rows = []
-    for promise in promises:
-        p_value = point.drift_p_value(promise)
-        measured[promise.name] = {
-            "limit": promise.limit,
-            "rate": point.rates[promise.name],
-            "p_value_if_kept": p_value,
-        }
-        rate = _rate(point.rates, promise.name)
-        rows.append((promise.name, number(promise.limit), rate, f"{p_value:.3g}"))
-    heads = ("promise", "at most", f"here, {_sizes(tables)[0]} problems", "p-value if kept")
-    Console().print(text_table(heads, rows, title))
-    return measured
-
-
-def _broken(measured: Mapping[str, Mapping[str, float]], confidence: float) -> list[str]:
-    """Promises that other problems break, at a level that is divided among all of them."""
-    level = (1 - confidence) / len(measured)
-    return [name for name, row in measured.items() if row["p_value_if_kept"] <= level]
+def _sizes(tables: Tables) -> tuple[int, int]:
+    """Numbers of problems and of independent clusters of them."""
+    return (
+        sum(len(table.ids) for table in tables.values()),
+        sum(len(np.unique(table.cluster)) for table in tables.values()),
+    )
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -413,8 +381,8 @@ def _check(options: argparse.Namespace) -> int:
     if other := certificate.departures(rule, certificate.max_turns, decoding):
         raise ConfigError(f"recorded with {', '.join(other)}; record with the certified settings")
     tables = _others(recorded, certificate)
-    arguments = rule, certificate.promised, certificate.max_turns, str(options.check)
-    broken = _broken(_measure(recorded, tables, *arguments), options.confidence)
+    case = _Case(recorded, certificate.promised, certificate.max_turns)
+    _, broken = case.measure(tables, rule, str(options.check), options.confidence)
     message = "no promise is shown to be broken"
     if broken:
         surely = f"with confidence {options.confidence:g}; certify again on new problems"
@@ -431,8 +399,8 @@ def _others(recorded: Evaluation, certificate: Certificate) -> Tables:
     calibrated = certificate.calibrated_on(recorded.names)
     others = {}
     for name, table in recorded.tables.items():
-        given = np.array([(name, problem) in calibrated for problem in table.ids])
-        rows = ~np.isin(table.cluster, table.cluster[given])
+        used = np.array([(name, problem) in calibrated for problem in table.ids])
+        rows = ~np.isin(table.cluster, table.cluster[used])
         if rows.any():
             others[name] = table.select(rows)
     rest = "they are left out" if others else "check on new problems, since these show little"
@@ -469,21 +437,20 @@ _RATES = ("accepted", "pse", "wrong_accepted", "wrong", "tokens")
 _HEADS = ("threshold", "accepted", "PSE", "wrong acc.", "wrong", "tokens", "certified")
 
 
-def _show(
-    candidates: Sequence[Candidate], choice: Candidate | None, promised: str, title: str
-) -> None:
-    """Every threshold, then the choice or why there is none."""
-    rows = [
-        (
-            number(row.threshold),
-            *(_rate(row.rates, name) for name in _RATES),
-            "yes" if row.certified else "no" if row.level else "not tested",
-        )
-        for row in reversed(candidates)
-    ]
+def _show(candidates: Sequence[Candidate], title: str) -> None:
+    """Every threshold."""
+    rows = []
+    for row in reversed(candidates):
+        rates = [_rate(row.rates, name) for name in _RATES]
+        certified = "yes" if row.certified else "no" if row.level else "not tested"
+        rows.append([number(row.threshold), *rates, certified])
     console = Console()
     console.print(Text(f"{title}; wrong acc.: wrong of accepted answers", style="bold"))
     console.print(text_table(_HEADS, rows))
+
+
+def _show_choice(candidates: Sequence[Candidate], choice: Candidate | None, promised: str) -> None:
+    """The choice, or why there is none."""
     if choice is not None:
         _say(f"threshold {number(choice.threshold)}: {promised}, on new problems like these")
         return

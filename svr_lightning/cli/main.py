@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from svr_lightning.cli.messages import explain
-from svr_lightning.errors import ConfigError, did_you_mean, error_line, program, require
+from svr_lightning.errors import ConfigError, did_you_mean, error_line, program
 from svr_lightning.files import check_folder, config_file
 
 USER_FAULT = 2
@@ -84,12 +84,12 @@ def main(arguments: list[str] | None = None) -> int:
         print(__version__)
         return 0
     try:
-        known = [*TRAINING, *READING, *SERVING]
-        hint = did_you_mean(command, known)
-        names = ", ".join(known)
-        require(command in known, f"unknown command {command!r}{hint}; commands: {names}")
         if command in READING | SERVING:
             return read_files(command, rest)
+        if command not in TRAINING:
+            known = [*TRAINING, *READING, *SERVING]
+            hint = did_you_mean(command, known)
+            raise ConfigError(f"unknown command {command!r}{hint}; commands: {', '.join(known)}")
         _train(command, rest)
     except (ConfigError, ImportError, OSError, RuntimeError) as error:
         if (message := explain(error)) is None:

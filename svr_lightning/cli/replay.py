@@ -30,14 +30,14 @@ from rich.text import Text
 from svr_lightning.analysis.logs import read_recording
 from svr_lightning.analysis.metrics import groups, summarize
 from svr_lightning.analysis.regrade import regrade
-from svr_lightning.analysis.replay import curves, faults_of_replay
+from svr_lightning.analysis.replay import MissingTurnsError, curves
 from svr_lightning.analysis.results import SAMPLES, Evaluation, setting
 from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.analysis.table import turn_tables
 from svr_lightning.analysis.voting import VOTES, vote
 from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.display import interval, short, text_table
-from svr_lightning.errors import as_config_error, require
+from svr_lightning.errors import ConfigError, as_config_error, require
 from svr_lightning.files import write_json
 from svr_lightning.tasks.grading import GRADERS
 
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     privileged = setting(recorded.config, "protocol", "privileged") is True
     found: dict[str, Any] = {"samples": str(recorded.samples), "privileged": privileged}
     found["grader"] = options.grader  # null: labels as they were recorded
-    with faults_of_replay(recorded.how_to_have_all_turns):
+    try:
         found |= curves(tables, rule, max_turns)
         if options.compare_stops or options.budget is not None:
             found["stops"] = {
@@ -80,9 +80,11 @@ def run(options: argparse.Namespace) -> int:
                 )
                 for part, names in groups(tables).items()
             }
-        if recorded.independent:
-            ks = [k for k in VOTES if k <= max_turns]
-            found["votes"] = {name: vote(table, ks) for name, table in tables.items()}
+    except MissingTurnsError as error:
+        raise ConfigError(f"{error.fact}; {recorded.how_to_have_all_turns}") from error
+    if recorded.independent:
+        ks = [k for k in VOTES if k <= max_turns]
+        found["votes"] = {name: vote(table, ks) for name, table in tables.items()}
     out = options.out or recorded.samples.parent / "replay"
     write_json(out / "replay.json", found)
     show(found, str(rule))

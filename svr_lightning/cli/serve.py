@@ -13,7 +13,6 @@ import gc
 import json
 import logging
 import signal
-from collections.abc import Sequence
 from typing import Any, get_args
 
 from msgspec import convert
@@ -88,9 +87,13 @@ def _add_server_options(parser: argparse.ArgumentParser, where: str) -> None:
 def run(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
     from svr_lightning.control.listening import Listener, bound
+    from svr_lightning.control.monitoring import REQUESTS
 
     if options.log is not None:
-        _log_requests()
+        logger = logging.getLogger(REQUESTS)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        logger.addHandler(logging.StreamHandler())
     with bound(options.host, options.port) as listening:
         server = make_server(options)
         running = Listener(server.app(), server.limits, log_level="error")
@@ -104,15 +107,6 @@ def run(options: argparse.Namespace) -> int:
         print(f"serving {describe(server, options)} at http://{host}:{port}/v1", flush=True)
         running.run(sockets=[listening])
     return 0
-
-
-def _log_requests() -> None:
-    from svr_lightning.control.monitoring import REQUESTS
-
-    logger = logging.getLogger(REQUESTS)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    logger.addHandler(logging.StreamHandler())
 
 
 def describe(server: Any, options: argparse.Namespace) -> str:
@@ -135,22 +129,16 @@ def describe(server: Any, options: argparse.Namespace) -> str:
     return "; ".join(parts) + ";"
 
 
-def _limits(given: Sequence[str]) -> Any:
-    """The limits of ``--limit NAME=NUMBER``."""
-    from svr_lightning.control.server import Limits
+def make_server(options: argparse.Namespace) -> Any:
+    """The server that the options describe."""
+    from svr_lightning.control.server import ChatServer, Limits, is_loopback
 
-    named = dict(one.partition("=")[::2] for one in given)
     try:
-        return convert(named, Limits, strict=False)
+        given = dict(pair.partition("=")[::2] for pair in options.limit)
+        limits = convert(given, Limits, strict=False)
     except ValueError as error:
         message = f"--limit {field_error(error, 'NAME=NUMBER', Limits)}"
         raise ConfigError(message) from error
-
-
-def make_server(options: argparse.Namespace) -> Any:
-    """The server that the options describe."""
-    from svr_lightning.control.server import ChatServer, is_loopback
-
     key = read_key(options.key_env, "--key-env")
     require(
         key is not None or is_loopback(options.host),
@@ -176,7 +164,7 @@ def make_server(options: argparse.Namespace) -> Any:
         model=options.model or "svr",
         stronger=stronger,
         content=options.content,
-        limits=_limits(options.limit),
+        limits=limits,
         key=key,
         origins=options.allow_origin,
     )

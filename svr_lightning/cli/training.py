@@ -92,17 +92,17 @@ class _Loader(yaml.SafeLoader):
         twice = [key for key in keys if keys.count(key) > 1]
         if twice:
             where = f"line {node.start_mark.line + 1}"
-            raise ConfigError(f"{where}: the key {twice[0]!r} is there twice; join the two")
+            raise ConfigError(f"{where}: duplicate key {twice[0]!r}; merge the two sections")
         return super().construct_mapping(node, deep)
 
 
 def _sections(text: str) -> dict[str, Mapping[str, Any]]:
     """The sections of a configuration; none of a text that the parser will refuse."""
     try:
-        found = yaml.load(text, _Loader)  # noqa: S506  # a safe loader
+        content = yaml.load(text, _Loader)  # noqa: S506  # a safe loader
     except yaml.YAMLError:
         return {}
-    parts = found.items() if isinstance(found, dict) else ()
+    parts = content.items() if isinstance(content, dict) else ()
     return {name: section for name, section in parts if isinstance(section, dict)}
 
 
@@ -175,9 +175,14 @@ class SVRCommandLine(LightningCLI):
         if self._command in ("validate", "test"):
             config.verbose = False  # the table of results comes instead
         if self._server_has_the_policy():
-            kept = {name: config.trainer[name] for name in _KEPT_FOR_A_SERVER}
-            off = {"callbacks": [], "enable_model_summary": False}
-            config.trainer = Namespace(**kept, **off, accelerator="cpu", devices=1)  # type: ignore[no-untyped-call]
+            settings = {name: config.trainer[name] for name in _KEPT_FOR_A_SERVER}
+            config.trainer = Namespace(  # type: ignore[no-untyped-call]
+                **settings,
+                callbacks=[],
+                enable_model_summary=False,
+                accelerator="cpu",
+                devices=1,
+            )
             self.save_config_callback = None
 
     def _take_questions(self, config: Namespace) -> None:
@@ -215,9 +220,10 @@ class SVRCommandLine(LightningCLI):
         """Refuse a new run in the folder of another: it would overwrite logs and policy."""
         root = Path(self.trainer.default_root_dir)
         if self._ckpt_path == "last" and not _checkpoints(self.trainer):
-            used = (root / "metrics.csv").exists() and not _restarted()
+            counts = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+            restarted = any(os.environ.get(name, "0") != "0" for name in counts)  # after a fault
             require(
-                not used,
+                restarted or not (root / "metrics.csv").exists(),
                 f"--ckpt_path last: {root} holds another run without a checkpoint; leave the "
                 "option out to begin again in its place, or give --trainer.default_root_dir",
             )
@@ -282,12 +288,6 @@ def _checkpoints(trainer: SVRTrainer) -> list[str]:
     return [p for saver in trainer.savers for p in sorted(saver._find_last_checkpoints(trainer))]
 
 
-def _restarted() -> bool:
-    """Whether torchrun or SLURM has started this command again after a fault."""
-    counts = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
-    return any(os.environ.get(name, "0") != "0" for name in counts)
-
-
 _KEPT_FOR_A_SERVER = (
     "default_root_dir",
     "enable_progress_bar",
@@ -340,7 +340,7 @@ def _silence_warnings() -> None:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     disable_progress_bar()
     for logger in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero"):
-        logging.getLogger(logger).addFilter(_is_no_tip)
+        logging.getLogger(logger).addFilter(lambda record: "Tip:" not in str(record.msg))
     for pattern in _EXPECTED:
         warnings.filterwarnings("ignore", message=pattern)
 
@@ -358,7 +358,3 @@ _EXPECTED = (
     ".*recommended to use .*sync_dist=True.*",
     r".*isinstance\(treespec, LeafSpec\).*",
 )
-
-
-def _is_no_tip(record: logging.LogRecord) -> bool:
-    return "Tip:" not in str(record.msg)

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from svr_lightning.core.parsing import self_check_format_score
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import (
     AnyCompletion,
-    Decoding,
     Problem,
     Reading,
     RemoteCompletion,
@@ -41,82 +41,71 @@ Sampling = Callable[[int], AbstractContextManager[Any]]
 """Takes an optimizer step; returns the context in which the engine serves its weights."""
 
 
+@dataclass(eq=False)
 class Evaluator:
     """One evaluation by adaptive inference, from problems to files.
 
     It is :meth:`solve` for each data set, then :meth:`finish`. Started again after an interruption,
     it does not repeat finished problems, whose records are journaled.
-
-    Args:
-        engine: samples completions.
-        config: how the policy is run. Without a stopping rule it is the paper's.
-        recipe: whose policy it is: its prompts, and whether the stopping rule applies.
-        renderer: for engines that read tokens.
-        folder: of its files.
-        seed: of every random draw.
-        step: the optimizer step of the weights, which also seeds the draws.
-        fingerprint: equal if and only if the records would be equal; None keeps no journal.
-        every_turn: also record the turns after a stop, up to T_max, for replays of other rules.
-            Results do not count them.
-        sampling: see :data:`Sampling`. By default the engine serves what it has.
-        gather: collects values of all processes; by default there is one.
-        rank: number of this process. The first writes files and shows progress.
-        quiet: show no progress.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        config: EvaluationConfig,
-        *,
-        recipe: Recipe | None = None,
-        renderer: Renderer | None = None,
-        folder: Path = Path("runs/default/eval"),
-        seed: int = 42,
-        step: int = 0,
-        fingerprint: str | None = None,
-        every_turn: bool = False,
-        sampling: Sampling | None = None,
-        gather: Callable[[Sequence[Any]], list[Any]] = list,
-        rank: int = 0,
-        quiet: bool = False,
-    ) -> None:
+    engine: Engine
+    """Samples completions."""
+    config: EvaluationConfig
+    """How the policy is run. Without a stopping rule it is the paper's."""
+    _: KW_ONLY
+    recipe: Recipe = field(default_factory=SVR)
+    """Whose policy it is: its prompts, and whether the stopping rule applies."""
+    renderer: Renderer | None = None
+    """For engines that read tokens."""
+    folder: Path = Path("runs/default/eval")
+    """Where its files go."""
+    seed: int = 42
+    """Seed of every random draw."""
+    step: int = 0
+    """The optimizer step of the weights, which also seeds the draws."""
+    fingerprint: str | None = None
+    """Equal if and only if the records would be equal; None keeps no journal."""
+    every_turn: bool = False
+    """Also record the turns after a stop, up to T_max, for replays of other rules. Results do not
+    count them."""
+    sampling: Sampling | None = None
+    """By default the engine serves what it has."""
+    gather: Callable[[Sequence[Any]], list[Any]] = list
+    """Collects values of all processes; by default there is one."""
+    rank: int = 0
+    """Number of this process. The first writes files and shows progress."""
+    quiet: bool = False
+    """Show no progress."""
+
+    def __post_init__(self) -> None:
+        rule = self.config.full_rule
         require(
-            engine.reads_tokens
-            or (isinstance(engine, OpenAIEngine) and engine.model.logprobs)
-            or not config.full_rule.needs_tokens,
-            f"model.evaluation.stop={config.full_rule}: log-probabilities are not known of a "
-            "server's completions; set model.engine.logprobs, or use a rule that needs none",
+            self.engine.reads_tokens
+            or (isinstance(self.engine, OpenAIEngine) and self.engine.model.logprobs)
+            or not rule.needs_tokens,
+            f"model.evaluation.stop={rule}: log-probabilities are not known of a server's "
+            "completions; set model.engine.logprobs, or use a rule that needs none",
         )
         require(
-            engine.reads_tokens or not config.greedy_check,
-            f"model.evaluation.greedy_check: {type(engine).__name__} cannot continue a completion; "
-            "use TransformersEngine, VLLMEngine or ServersEngine",
+            self.engine.reads_tokens or not self.config.greedy_check,
+            f"model.evaluation.greedy_check: {type(self.engine).__name__} cannot continue a "
+            "completion; use TransformersEngine, VLLMEngine or ServersEngine",
         )
-        get_grader(config.grader).prepare()
-        self.engine = engine
-        self.config = config
-        self.renderer = renderer
-        protocol = config.resolve(recipe or SVR())
+        get_grader(self.config.grader).prepare()
+        protocol = self.config.resolve(self.recipe)
         self.dialogue = protocol.dialogue
         self.max_turns = protocol.max_turns
         self.rule = protocol.applied_rule
-        self.folder = folder
-        self.seed = seed
-        self.step = step
-        self.rank = rank
-        self.quiet = quiet or rank > 0
         self.records: list[SampleRecord] = []
-        self._every_turn = every_turn
-        self._sampling: Sampling = sampling or self._as_it_is
-        self._gather = gather
         self._journal: Journal | None = None
-        if fingerprint is not None:
-            self._journal = Journal(folder / f".journal-{rank}.jsonl", fingerprint)
+        if self.fingerprint is not None:
+            path = self.folder / f".journal-{self.rank}.jsonl"
+            self._journal = Journal(path, self.fingerprint)
             if done := len(self._journal.entries):
                 rank_zero_info(
-                    f"continuing after {done} problems of an earlier start; "
-                    f"remove {self._journal.path} to start over"
+                    f"continuing after {done} problems of an earlier start; remove {path} to start "
+                    "over"
                 )
 
     def finish(self, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -125,7 +114,7 @@ class Evaluator:
         Returns:
             The results, on every process; empty if a problem has no reference.
         """
-        samples = unique(self._gather(self.records))
+        samples = unique(self.gather(self.records))
         results = []
         if self.rank == 0 and samples:
             warn_of_faults(samples)
@@ -136,7 +125,7 @@ class Evaluator:
                 write_samples(self.folder, samples)
             if self.dialogue.applied_rule(Confident()) is not None:
                 warn_of_missing_self_checks(samples)
-        results = self._gather(results)  # so journals are removed after the files are written
+        results = self.gather(results)  # so journals are removed after the files are written
         if self._journal is not None:
             self._journal.discard()
         return results[0] if results else {}
@@ -174,7 +163,7 @@ class Evaluator:
             dataset,
             len(problems),
             done=len(problems) - len(fitting),
-            quiet=on_turn is not None or self.quiet,
+            quiet=on_turn is not None or self.quiet or self.rank > 0,
         )
         driver = Driver(
             self.engine,
@@ -185,8 +174,21 @@ class Evaluator:
             greedy_check=self.config.greedy_check,
         )
         decoding = self.config.decoding(problems[0].task, max_completion_tokens)
-        jobs = (self._job(problem, decoding, on_turn) for problem in fitting)
-        with self._sampling(self.step):
+        scores = None if decoding.restricted else self._scores
+        jobs = []
+        for problem in fitting:
+            rollout = chain(
+                self.dialogue,
+                problem,
+                0,
+                self.max_turns,
+                self.rule,
+                partial(on_turn, problem) if on_turn else None,
+                scores,
+                every_turn=self.every_turn,
+            )
+            jobs.append(Job(problem=problem, sample=0, rollout=rollout, decoding=decoding))
+        with (self.sampling or self._as_it_is)(self.step):
             for index, result in driver.stream(jobs):
                 problem = fitting[index]
                 if isinstance(result, RequestError):
@@ -194,22 +196,9 @@ class Evaluator:
                 else:
                     record = trajectory_record(result, dataset, self.config.grader)
                 records[problem.id] = self._kept(record)
-        found = [records[problem.id] for problem in problems]
-        self.records += found
-        return found
-
-    def _job(self, problem: Problem, decoding: Decoding, on_turn: OnTurn | None) -> Job:
-        rollout = chain(
-            self.dialogue,
-            problem,
-            0,
-            self.max_turns,
-            self.rule,
-            partial(on_turn, problem) if on_turn else None,
-            None if decoding.restricted else self._scores,
-            every_turn=self._every_turn,
-        )
-        return Job(problem=problem, sample=0, rollout=rollout, decoding=decoding)
+        ordered = [records[problem.id] for problem in problems]
+        self.records += ordered
+        return ordered
 
     def _scores(self, completion: AnyCompletion, reading: Reading) -> TokenScores:
         """The policy's probabilities of its text, as far as they are known."""

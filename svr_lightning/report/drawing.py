@@ -8,6 +8,7 @@ import contextlib
 import io
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -37,32 +38,6 @@ METHODS = (
 WIDTH = 5.4
 """Inches. A phone shows a figure at about two thirds of this width, where text stays legible."""
 DASHED = (0, (4, 3))
-_RC: Any = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so it is the same everywhere
-    "font.size": 9.5,
-    "axes.titlesize": 9.5,
-    "axes.titlelocation": "left",
-    "legend.fontsize": 8.5,
-    "legend.frameon": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "grid.color": GREY,
-    "grid.alpha": 0.25,
-    "grid.linewidth": 0.6,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 4,
-    "text.parse_math": False,  # names of methods and data sets are text
-    "svg.fonttype": "path",  # the same picture with any fonts
-    "svg.hashsalt": "svr_lightning",
-    "figure.max_open_warning": 0,
-    **dict.fromkeys(
-        ("text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "xtick.color"), INK
-    ),
-    "ytick.color": INK,
-}
 Draw = Callable[[Any], Figure]
 
 
@@ -71,8 +46,7 @@ def _style() -> Iterator[None]:
     with mpl.rc_context(), warnings.catch_warnings():
         # A name in a script that the font lacks is drawn as boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        mpl.rcdefaults()
-        mpl.rcParams.update(_RC)
+        mpl.rc_file(Path(__file__).with_name("report.mplstyle"))
         yield
 
 
@@ -139,23 +113,3 @@ def legend(figure: Figure, columns: int = 2) -> None:
         handles, names = axes.get_legend_handles_labels()
         named |= dict(zip(names, handles, strict=True))
     figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=columns)
-
-
-def panels(
-    data: Sequence[dict[str, Any]],
-    height: float,
-    draw: Callable[[Axes, dict[str, Any]], None],
-    label: str,
-    columns: int = 2,
-) -> Figure:
-    """Panels below each other, ``height`` inches each, drawn by ``draw`` and titled by ``name``.
-
-    ``label`` is that of the y axes, ``columns`` are those of the legend.
-    """
-    figure = new_figure(height * len(data) + 0.6)
-    for axes, panel in zip(figure.subplots(len(data), 1, squeeze=False)[:, 0], data, strict=True):
-        draw(axes, panel)
-        axes.set_title(shown(panel["name"]))
-        axes.set_ylabel(label)
-    legend(figure, columns)
-    return figure

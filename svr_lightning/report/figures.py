@@ -4,26 +4,25 @@ Without an average of the paper's data sets, each data set has figures of its ow
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from svr_lightning.analysis.intervals import effective_size, wilson_interval
-from svr_lightning.analysis.metrics import Summary, groups
-from svr_lightning.analysis.replay import THRESHOLDS, replay, transitions
+from svr_lightning.analysis.metrics import Summary, groups, summarize
+from svr_lightning.analysis.replay import replay, transitions
 from svr_lightning.analysis.stops import ORACLE, frontiers
 from svr_lightning.analysis.table import Bools, Ints, TurnTable, cluster_codes, pool
 from svr_lightning.core.metrics import VERDICT_CODES
-from svr_lightning.core.stopping import DEFAULT_THRESHOLD, StopRule
+from svr_lightning.core.stopping import StopRule
 from svr_lightning.report import drawing
 from svr_lightning.report.drawing import BLUE, FAINT, GREY, LIGHT_BLUE, ORANGE, Draw
-from svr_lightning.report.runs import Method, Numbers, data_sets
+from svr_lightning.report.runs import Method, Numbers, Run, data_sets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +40,22 @@ class Plot:
 def all_figures(methods: Sequence[Method]) -> tuple[list[Plot], list[str]]:
     """Every figure that the runs allow, and why others are missing."""
     several = any(len(method.runs) > 1 for method in methods)
-    spread = "; of several seeds, mean \u00b1 standard deviation" if several else ""
+    spread = "; with several seeds, mean \u00b1 standard deviation" if several else ""
     caption = f"Accuracy over tokens. Bars are 95 % intervals over problems{spread}."
     numbers = frontier_numbers(methods)
     figures = [Plot(name="1_tokens", caption=caption, numbers=numbers, draw=draw_frontier)]
     notes = []
     if not set.intersection(*(set(method.runs[0].tables) for method in methods)):
         notes.append("No data set is common to all methods, so they cannot be compared.")
-    for number, method in enumerate(methods):
-        figures += _of_method(method, number)
-        run = method.runs[0]
-        if not run.complete and run.max_turns > 1:
+    for number, method in enumerate(methods, start=1):
+        run = method.runs[0]  # figures but the first are of the first seed
+        seed = f", seed {run.seed}" if len(method.runs) > 1 else ""
+        for place, (part, tables) in enumerate(run.parts.items(), start=1):
+            suffix = f"_{number}_{place}" if len(run.parts) > 1 else f"_{number}"
+            for plot in _of_part(run, tables):
+                caption = f"{method.name}{seed}, {part}: {plot.caption}."
+                figures.append(replace(plot, name=plot.name + suffix, caption=caption))
+        if not run.budget and any(table.max_turns > 1 for table in run.tables.values()):
             notes.append(
                 f"{method.name}: no fixed budgets and no thresholds, because its trajectories end "
                 "where they stopped; record every turn with --record."
@@ -65,51 +69,40 @@ def all_figures(methods: Sequence[Method]) -> tuple[list[Plot], list[str]]:
     return figures, notes
 
 
-def _of_method(method: Method, number: int) -> Iterator[Plot]:
-    """The figures of a method's first seed."""
-    run = method.runs[0]
-    seed = f", seed {run.seed}" if len(method.runs) > 1 else ""
-
-    def plot(name: str, caption: str, numbers: Numbers, draw: Draw, part: str = "") -> Plot:
-        where = f", {part}" if part else ""
-        suffix = f"_{list(parts).index(part) + 1}" if part and len(parts) > 1 else ""
-        return Plot(
-            name=f"{name}_{number + 1}{suffix}",
-            caption=f"{method.name}{seed}{where}: {caption}.",
-            numbers=numbers,
-            draw=draw,
+def _of_part(run: Run, tables: Mapping[str, TurnTable]) -> Iterator[Plot]:
+    """The figures of some data sets of a run."""
+    table = pool(tables)
+    if run.self_checks:
+        yield Plot(
+            name="2_reliability",
+            caption="share of right answers at each stated confidence, and calibration error (ECE)",
+            numbers=reliability_numbers(table),
+            draw=draw_reliability,
         )
-
-    parts = run.parts
-    if run.complete:
-        caption = "every fixed budget, and adaptive inference where answers are self-checked"
-        yield plot("2_budgets", caption, budget_numbers(method.first), draw_budgets)
-    if run.at_thresholds:
-        numbers = threshold_numbers(method.first)
-        yield plot("3_thresholds", "other thresholds", numbers, draw_thresholds)
-    for part, tables in parts.items():
-        table = pool(tables)
-        if run.self_checks:
-            caption = (
-                "share of right answers at each stated confidence, and calibration error (ECE)"
-            )
-            yield plot("4_reliability", caption, reliability_numbers(table), draw_reliability, part)
-        if run.complete:
-            caption = (
-                "stopping rules over tokens, at the settings that are best on these very problems "
-                "(svr replay --compare-stops chooses them on others)"
-            )
-            yield plot("5_stopping_rules", caption, rule_numbers(tables), draw_rules, part)
-        refining = {name: one for name, one in tables.items() if name not in run.independent}
-        if any(one.correct.shape[1] > 1 for one in refining.values()):
-            numbers = transition_numbers(pool(refining))
-            caption = "what refinement does to answers, all recorded turns"
-            yield plot("6_transitions", caption, numbers, draw_transitions, part)
-        if run.stops:
-            caption = (
-                "where trajectories end, with at most T_max turns; orange: stopped early and wrong"
-            )
-            yield plot("7_trajectories", caption, stop_numbers(table), draw_stops, part)
+    if run.budget:
+        yield Plot(
+            name="3_stopping_rules",
+            caption="stopping rules over tokens, at the settings that are best on these very "
+            "problems (svr replay --compare-stops chooses them on others)",
+            numbers=rule_numbers(tables),
+            draw=draw_rules,
+        )
+    refining = {name: one for name, one in tables.items() if name not in run.independent}
+    if any(one.correct.shape[1] > 1 for one in refining.values()):
+        yield Plot(
+            name="4_transitions",
+            caption="what refinement does to answers, all recorded turns",
+            numbers=transition_numbers(pool(refining)),
+            draw=draw_transitions,
+        )
+    if run.stops:
+        yield Plot(
+            name="5_trajectories",
+            caption="where trajectories end, with at most T_max turns; orange: stopped early and "
+            "wrong",
+            numbers=stop_numbers(table),
+            draw=draw_stops,
+        )
 
 
 # --- accuracy over tokens ---------------------------------------------------------------------
@@ -128,15 +121,14 @@ def frontier_numbers(methods: Sequence[Method]) -> Numbers:
             for number, method in enumerate(methods)
             if set(names) <= method.runs[0].tables.keys()
         ]
-        budgets = [method for _, method in there if method.first.budgets]
-        lines = [
-            _line(f"{drawing.shown(method.name, 20)}, fixed budgets", method.first.budgets, part)
-            for method in budgets[:1]
-        ]
+        lines = []
+        whole = [method for _, method in there if method.runs[0].budgets]
+        for method in whole[:1]:
+            budgets = [summarize([row]) for row in method.runs[0].budgets]
+            lines.append(_line(method, "fixed budgets", budgets, part))
         for _, method in there:
             if method.votes:
-                name = f"{drawing.shown(method.name, 20)}, votes"
-                lines.append(_line(name, [*method.votes.values()], part))
+                lines.append(_line(method, "votes", [*method.votes.values()], part))
         points = []
         for number, method in there:
             accuracy = method.summary(part, "accuracy")
@@ -156,106 +148,51 @@ def frontier_numbers(methods: Sequence[Method]) -> Numbers:
     return {"panels": panels}
 
 
-def _line(name: str, rows: Sequence[Summary], part: str) -> Numbers:
+def _line(method: Method, what: str, rows: Sequence[Summary], part: str) -> Numbers:
     """Accuracy over tokens of operating points of one policy; tokens count every prompt."""
     return {
-        "name": name,
+        "name": f"{drawing.shown(method.name, 20)}, {what}",
         "accuracy": [row(part, "accuracy").mean for row in rows],
         "tokens": [row(part, "avg_total_tokens").mean for row in rows],
     }
 
 
 def draw_frontier(data: Numbers) -> Figure:
-    """Points and lines of accuracy over tokens per problem."""
-
-    def draw(axes: Axes, panel: Numbers) -> None:
+    """Points and lines of accuracy over tokens, a panel for each average or data set."""
+    panels = data["panels"]
+    figure = drawing.new_figure(2.9 * len(panels) + 0.6)
+    for axes, panel in zip(
+        figure.subplots(len(panels), 1, squeeze=False).flat, panels, strict=True
+    ):
         for line, colour in zip(panel["lines"], cycle((GREY, drawing.OLIVE)), strict=False):
-            look = {"color": colour, "linewidth": 1.1, "label": line["name"]}
-            axes.plot(line["tokens"], line["accuracy"], "o-", **look)
+            axes.plot(
+                line["tokens"],
+                line["accuracy"],
+                "o-",
+                color=colour,
+                linewidth=1.1,
+                label=line["name"],
+            )
         for point in panel["points"]:
             colour, marker = drawing.METHODS[point["method"] % len(drawing.METHODS)]
-            x, y, name = point["tokens"], point["accuracy"], drawing.shown(point["name"])
+            x = point["tokens"]
             axes.plot([x, x], point["accuracy_interval"], color=colour, linewidth=1)
-            look = {"color": colour, "markersize": 8, "zorder": 5, "label": name, "linestyle": ""}
-            axes.plot(x, y, marker=marker, **look)
+            axes.plot(
+                x,
+                point["accuracy"],
+                marker=marker,
+                color=colour,
+                markersize=8,
+                zorder=5,
+                label=drawing.shown(point["name"]),
+                linestyle="",
+            )
         drawing.token_axis(axes)
         drawing.share_axis(axes)
-
-    return drawing.panels(data["panels"], 2.9, draw, "accuracy")
-
-
-# --- fixed budgets and thresholds -------------------------------------------------------------
-
-
-def budget_numbers(method: Method) -> Numbers:
-    """Accuracy of every fixed budget and of adaptive inference, on each average or data set."""
-    run = method.runs[0]
-    panels = []
-    for part in groups(run.tables):
-        adaptive = method.summary(part, "accuracy")
-        panels.append(
-            {
-                "name": part,
-                "budgets": [*range(1, run.budget + 1)],
-                "accuracy": [row(part, "accuracy").mean for row in method.budgets],
-                "turns": method.summary(part, "turns").mean,
-                "adaptive": adaptive.mean if run.self_checks else None,
-                "adaptive_ci95": adaptive.interval,
-            }
-        )
-    return {"panels": panels}
-
-
-def draw_budgets(data: Numbers) -> Figure:
-    """Every fixed budget of one policy, and adaptive inference with it."""
-
-    def draw(axes: Axes, panel: Numbers) -> None:
-        adaptive, turns = panel["adaptive"], panel["turns"]
-        axes.plot(panel["budgets"], panel["accuracy"], "o-", color=GREY, label="fixed turns")
-        if adaptive is not None:
-            axes.axhline(adaptive, color=BLUE, linewidth=0.9, linestyle=drawing.DASHED)
-            axes.plot([turns] * 2, panel["adaptive_ci95"], color=BLUE, linewidth=1.2)
-            name = "adaptive, 95 % over problems"
-            axes.plot(turns, adaptive, "*", color=BLUE, markersize=12, zorder=5, label=name)
-        axes.set_xticks(panel["budgets"])
-        axes.set_xlabel("turns per problem")
-        axes.margins(y=0.15)
-        drawing.share_axis(axes)
-
-    return drawing.panels(data["panels"], 2.5, draw, "accuracy")
-
-
-def threshold_numbers(method: Method) -> Numbers:
-    """Accuracy, stops and turns at each threshold of the grid, on each average or data set.
-
-    ``threshold`` is the run's own, None if its data sets have several.
-    """
-    tables = method.runs[0].tables
-    panels = []
-    for part in groups(tables):
-        panel: Numbers = {"name": part, "thresholds": list(THRESHOLDS)}
-        for metric in ("accuracy", "esr", "pse", "turns"):
-            panel[metric] = [row(part, metric).mean for row in method.at_thresholds.values()]
-        panels.append(panel)
-    stated = {getattr(table.rule, "threshold", DEFAULT_THRESHOLD) for table in tables.values()}
-    return {"threshold": stated.pop() if len(stated) == 1 else None, "panels": panels}
-
-
-def draw_thresholds(data: Numbers) -> Figure:
-    """Accuracy, early stops and premature ones over thresholds."""
-
-    def draw(axes: Axes, panel: Numbers) -> None:
-        x = panel["thresholds"]
-        axes.plot(x, panel["accuracy"], "o-", color=BLUE, label="accuracy")
-        axes.plot(x, panel["esr"], color=GREY, label="stopped early")
-        axes.plot(x, panel["pse"], color=ORANGE, label="stopped early and wrong")
-        axes.set_xlabel("confidence threshold")
-        if data["threshold"] is not None:
-            axes.axvline(data["threshold"], color=FAINT, linestyle=drawing.DASHED)
-            axes.set_xlabel("confidence threshold (dashed: the run's)")
-        axes.set_ylim(-0.03, 1.03)
-
-    return drawing.panels(data["panels"], 2.5, draw, "share of problems", 3)
+        axes.set_title(drawing.shown(panel["name"]))
+        axes.set_ylabel("accuracy")
+    drawing.legend(figure)
+    return figure
 
 
 # --- is the confidence honest? ----------------------------------------------------------------
@@ -337,7 +274,7 @@ def draw_reliability(data: Numbers) -> Figure:
 def rule_numbers(tables: Mapping[str, TurnTable]) -> Numbers:
     """Where each table's own rule lies under every T_max, and the frontiers of other rules.
 
-    ``tables`` are of a complete run, each under its own rule.
+    ``tables`` hold every turn, and each is under its own rule.
     """
     points = []
     for turns in range(1, max(table.max_turns for table in tables.values()) + 1):

@@ -4,14 +4,11 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from importlib.resources import files
-
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.display import plain
 from svr_lightning.report.figures import Plot
+from svr_lightning.report.formats import templates
 from svr_lightning.report.runs import Method, Run
 from svr_lightning.report.tables import Table, headlines
 
@@ -44,18 +41,11 @@ def page(
 
     Every text is escaped, and what would not show is replaced.
     """
-    environment = Environment(
-        autoescape=True,
-        finalize=lambda value: value if isinstance(value, Markup) else plain(str(value)),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
+    environment = templates(plain)
     environment.filters["clip"] = clip
     terms = next((table.titles for table in tables if table.name == "results"), {})
-    html = environment.from_string(_resource("page.html")).render(
+    html = environment.get_template("page.html").render(
         classes=CLASSES,
-        css=_resource("page.css"),
         headlines=headlines(methods),
         listing=list(_listing(methods)),
         notes=notes,
@@ -81,10 +71,6 @@ def clip(value: object, head: int = 1500, tail: int = 2500) -> str:
     if left_out <= 0:
         return text
     return f"{text[:head]} [{left_out:,} characters left out] {text[len(text) - tail :]}"
-
-
-def _resource(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="ascii")
 
 
 def _listing(methods: Sequence[Method]) -> Iterator[tuple[str, list[Filed]]]:

@@ -5,8 +5,8 @@ Every data set is ended by the stopping rule and T_max of the file that it comes
 
 import filecmp
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -39,25 +39,8 @@ def can_stop(table: TurnTable) -> bool:
         return True
     if table.max_turns == 1 or table.rule is None:
         return False
-    if isinstance(table.rule, StopRule) and table.rule.needs_self_check:
-        return table.has_checks
-    return True
-
-
-def rule_text(tables: Mapping[str, TurnTable]) -> str:
-    """What ends the trajectories of data sets, in words; with their names where they differ."""
-    texts: dict[str, list[str]] = {}
-    for name, table in tables.items():
-        if can_stop(table):
-            text = f"{table.rule} and at most {table.max_turns} turns"
-        elif table.max_turns == 1:
-            text = "one turn"
-        else:
-            text = f"{table.max_turns} fixed turns"
-        texts.setdefault(text, []).append(DISPLAY.get(name, name))
-    if len(texts) == 1:
-        return next(iter(texts))
-    return ", ".join(f"{text} ({', '.join(names)})" for text, names in texts.items())
+    needs_check = isinstance(table.rule, StopRule) and table.rule.needs_self_check
+    return table.has_checks or not needs_check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,23 +55,18 @@ class Run:
     independent: frozenset[str]
     """The data sets whose turns are fresh: independent samples that refine nothing."""
 
-    @property
-    def complete(self) -> bool:
-        """Whether all T_max turns of every problem are there and the rule can be replayed."""
-        return all(
-            isinstance(table.rule, StopRule) and table.max_turns > 1 and table.whole
-            for table in self.tables.values()
-        )
-
-    @property
-    def max_turns(self) -> int:
-        """The largest T_max."""
-        return max(table.max_turns for table in self.tables.values())
-
-    @property
+    @cached_property
     def budget(self) -> int:
-        """The most turns that every data set has; 0 unless complete."""
-        return min(table.max_turns for table in self.tables.values()) if self.complete else 0
+        """The most turns that every data set has.
+
+        0 unless all T_max turns of every problem are there and the rules can be replayed.
+        """
+        tables = self.tables.values()
+        complete = all(
+            isinstance(table.rule, StopRule) and table.max_turns > 1 and table.whole
+            for table in tables
+        )
+        return min(table.max_turns for table in tables) if complete else 0
 
     @cached_property
     def datasets(self) -> Datasets:
@@ -102,44 +80,23 @@ class Run:
 
     @cached_property
     def budgets(self) -> list[Datasets]:
-        """:attr:`datasets` of each fixed budget of turns, from 1 on; none unless complete."""
+        """:attr:`datasets` of each fixed budget of turns, from 1 on; none if ``budget`` is 0."""
         return [measured_under(self.tables, None, turns) for turns in range(1, self.budget + 1)]
 
     @cached_property
     def at_thresholds(self) -> list[Datasets]:
         """:attr:`datasets` at each threshold of :data:`THRESHOLDS`, every rule with its own T_max.
 
-        None unless the run is complete and has self-checks, or if a rule has no such threshold.
+        None if ``budget`` is 0, without self-checks, or if a rule has no such threshold.
         """
-        if not (self.complete and self.self_checks):
+        if not (self.budget and self.self_checks):
             return []
-        rows: list[dict[str, Any]] = [{} for _ in THRESHOLDS]
-        for name, table in self.tables.items():
+        rows = []
+        for table in self.tables.values():
             assert isinstance(table.rule, StopRule)
             rules = threshold_rules(table.rule)
-            if not rules:
-                return []
-            for row, rule in zip(rows, rules, strict=True):
-                row[name] = measure(replay(table, rule, table.max_turns))
-        return list(rows)
-
-    @cached_property
-    def votes(self) -> dict[int, Datasets]:
-        """Accuracy and tokens of each number of votes, if all turns are independent samples."""
-        if not self.complete or self.independent != self.tables.keys():
-            return {}
-        counts = [count for count in VOTES if count <= self.budget]
-        voted = {name: vote(table, counts) for name, table in self.tables.items()}
-        return {
-            count: {
-                name: {
-                    "accuracy": values[f"maj@{count}"],
-                    "avg_total_tokens": values[f"tokens@{count}"],
-                }
-                for name, values in voted.items()
-            }
-            for count in counts
-        }
+            rows.append([measure(replay(table, rule, table.max_turns)) for rule in rules])
+        return [dict(zip(self.tables, row, strict=True)) for row in zip(*rows, strict=False)]
 
     @property
     def parts(self) -> dict[str, dict[str, TurnTable]]:
@@ -162,8 +119,19 @@ class Run:
 
     @property
     def rule_text(self) -> str:
-        """The stopping rule in words."""
-        return rule_text(self.tables)
+        """What ends trajectories, in words; with the names of data sets where they differ."""
+        names: dict[str, list[str]] = {}
+        for name, table in self.tables.items():
+            if can_stop(table):
+                text = f"{table.rule} and at most {table.max_turns} turns"
+            elif table.max_turns == 1:
+                text = "one turn"
+            else:
+                text = f"{table.max_turns} fixed turns"
+            names.setdefault(text, []).append(DISPLAY.get(name, name))
+        if len(names) == 1:
+            return text
+        return ", ".join(f"{text} ({', '.join(some)})" for text, some in names.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,11 +141,6 @@ class Method:
     name: str
     """That of the command line, with a mark if the prompts of one of its runs showed labels."""
     runs: Sequence[Run]
-
-    @property
-    def first(self) -> "Method":
-        """The first seed alone, of which most figures are."""
-        return replace(self, runs=self.runs[:1])
 
     @cached_property
     def summary(self) -> Summary:
@@ -197,8 +160,24 @@ class Method:
 
     @cached_property
     def votes(self) -> dict[int, Summary]:
-        """Accuracy and tokens of each number of votes of the first seed."""
-        return {count: summarize([row]) for count, row in self.runs[0].votes.items()}
+        """Accuracy and tokens of each number of votes of the first seed.
+
+        None unless all its turns are independent samples.
+        """
+        run = self.runs[0]
+        if not run.budget or run.independent != run.tables.keys():
+            return {}
+        counts = [count for count in VOTES if count <= run.budget]
+        voted = {name: vote(table, counts) for name, table in run.tables.items()}
+        summaries = {}
+        for count in counts:
+            metrics = {"accuracy": f"maj@{count}", "avg_total_tokens": f"tokens@{count}"}
+            datasets = {
+                name: {metric: values[key] for metric, key in metrics.items()}
+                for name, values in voted.items()
+            }
+            summaries[count] = summarize([datasets])
+        return summaries
 
 
 def _over_seeds(runs: Iterable[Sequence[Datasets]]) -> list[Summary]:
@@ -255,7 +234,7 @@ def _split(argument: str) -> tuple[str, Path]:
     if not equals or Path(argument).exists():
         name, path = os.path.basename(os.path.realpath(argument)), argument
     if not name or not path:
-        raise ConfigError(f"{argument!r} is no run; write NAME=FOLDER or a folder alone")
+        raise ConfigError(f"{argument!r} is not a run; write NAME=FOLDER or only a folder")
     return name, Path(path)
 
 

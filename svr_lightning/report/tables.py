@@ -135,7 +135,7 @@ _MARKS = " The best values are bold, the second-best underlined."
 
 def _notes(methods: Sequence[Method]) -> str:
     if any(len(method.runs) > 1 for method in methods):
-        return " Of several seeds, mean \u00b1 sample standard deviation."
+        return " With several seeds, mean \u00b1 sample standard deviation."
     return ""
 
 
@@ -160,9 +160,11 @@ def results(methods: Sequence[Method]) -> Table:
             problems = sum(len(tables[name].ids) for name in names if name in tables)
             accuracy = method.summary(part, "accuracy")
             others = [method.summary(part, metric).text for metric in shown]
-            rows.append(
-                [method.name, part, f"{problems:,}", accuracy.text, _bounds(accuracy), *others]
-            )
+            interval = NONE
+            if accuracy.interval is not None:
+                low, high = accuracy.interval
+                interval = f"{low:.3f} to {high:.3f}"
+            rows.append([method.name, part, f"{problems:,}", accuracy.text, interval, *others])
     rules = "; ".join(f"{method.name}: {method.runs[0].rule_text}" for method in methods)
     heads = [DEFINITIONS[metric].head for metric in shown]
     return Table(
@@ -173,13 +175,6 @@ def results(methods: Sequence[Method]) -> Table:
         titles={DEFINITIONS[metric].head: DEFINITIONS[metric].words for metric in shown}
         | {"n": "problems", "Final": "accuracy"},
     )
-
-
-def _bounds(value: Value) -> str:
-    if value.interval is None:
-        return NONE
-    low, high = value.interval
-    return f"{low:.3f} to {high:.3f}"
 
 
 def variants(methods: Sequence[Method]) -> Table:

@@ -273,7 +273,7 @@ def test_what_becomes_of_a_doubtful_answer_counts_where_a_promise_depends_on_it(
     ],
 )
 def test_what_is_no_certificate_is_refused(tmp_path, changes):
-    with pytest.raises(ConfigError, match="is no certificate"):
+    with pytest.raises(ConfigError, match="is not a certificate"):
         certificate(tmp_path, **changes)
 
 

@@ -14,14 +14,10 @@ from svr_lightning.core.stopping import Confident
 from svr_lightning.metrics import METRIC_NAMES
 from svr_lightning.report.figures import (
     bin_of,
-    budget_numbers,
-    draw_budgets,
     draw_frontier,
-    draw_thresholds,
     frontier_numbers,
     reliability_numbers,
     stop_numbers,
-    threshold_numbers,
     transition_numbers,
 )
 from svr_lightning.report.runs import Method, read_methods
@@ -116,24 +112,6 @@ def lines_of(figure: Figure) -> dict[str, tuple[list[float], list[float]]]:
     return {
         line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines
     }
-
-
-def test_the_threshold_figure_draws_early_stops_and_premature_ones_apart(svr):
-    numbers = threshold_numbers(svr)
-    (panel,) = numbers["panels"]
-    at = panel["thresholds"].index(0.8)
-    # At .80: a, b, e, f stop at turn 1, c at turn 2; b and f wrong.
-    assert (panel["esr"][at], panel["pse"][at], panel["turns"][at]) == (5 / 6, 2 / 6, 9 / 6)
-    drawn = lines_of(draw_thresholds(numbers))
-    assert drawn["stopped early"] == (panel["thresholds"], panel["esr"])
-    assert drawn["stopped early and wrong"] == (panel["thresholds"], panel["pse"])
-    assert drawn["accuracy"] == (panel["thresholds"], panel["accuracy"])
-
-
-def test_fixed_budgets_are_drawn_from_one_turn_on(svr):
-    drawn = lines_of(draw_budgets(budget_numbers(svr)))
-    # Turn 1: a and e are right; turn 2: b, c, f; turn 3: b and d.
-    assert drawn["fixed turns"] == ([1, 2, 3], [2 / 6, 3 / 6, 2 / 6])
 
 
 def test_the_frontier_counts_prompts_and_completions_of_all_turns(svr):

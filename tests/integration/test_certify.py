@@ -194,7 +194,7 @@ def test_a_certificate_is_checked_on_new_problems(samples, tmp_path, capsys):
     assert "no longer kept: pse" in capsys.readouterr().out
     Path(certificate).write_text("{}")
     assert check(worse) == 2
-    assert "is no certificate of a threshold" in capsys.readouterr().err
+    assert "is not a certificate of a threshold" in capsys.readouterr().err
 
 
 def test_a_recording_of_other_settings_is_not_compared(samples, tmp_path, capsys):
@@ -233,7 +233,7 @@ def test_the_plan_says_how_many_labels_a_promise_needs(capsys):
             ["--max-tokens", "9", "--token-bound", "99"],
             "loss lies outside [0, 99]; give a larger token bound",
         ),
-        (["--max-tokens", "99", "--token-bound", "99"], "no answer could break the promise"),
+        (["--max-tokens", "99", "--token-bound", "99"], "no answer could break it"),
         (
             ["--thresholds", "1"],
             "at confidence >= 0.85, accepts no answer at any of the thresholds",

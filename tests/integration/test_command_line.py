@@ -96,7 +96,7 @@ def test_a_configuration_is_found_by_name_or_path(tmp_path, monkeypatch):
         ("model: [", "while parsing a flow node did not find expected node content"),
         ("data: {test: {name: x, path: y}}", "data.test is a list; write [{...}]"),
         ("- a", "Unexpected config: - a"),
-        ("model: {seed: 1}\ndata:\nmodel: {}", "line 1: the key 'model' is there twice; join"),
+        ("model: {seed: 1}\ndata:\nmodel: {}", "line 1: duplicate key 'model'; merge"),
         ("model: {recipe: {class_path: mine.X}}", "model.recipe: No module named 'mine'"),
     ],
 )

@@ -71,7 +71,7 @@ def test_the_log_of_another_program_is_certified(tmp_path, suffix):
     ("row", "said"),
     [
         ({**PLAIN, "confidence": 85}, "log.jsonl:1: confidence=85: give a number in [0, 1], or"),
-        ({**PLAIN, "confidence": [0.5]}, "confidence=[0.5]: this is no number"),
+        ({**PLAIN, "confidence": [0.5]}, "confidence=[0.5]: this is not a number"),
         ({**PLAIN, "confidence": -0.1}, "confidence=-0.1: give a number in [0, 1]"),
         ({**PLAIN, "confidence": "120%"}, "confidence='120%': give a number in [0, 1], or a"),
         ({**PLAIN, "correct": "maybe"}, "correct='maybe': give 1 or 0, true or false, yes or no"),
@@ -83,10 +83,10 @@ def test_the_log_of_another_program_is_certified(tmp_path, suffix):
         ({**PLAIN, "turn": -1}, "turn=-1: give a whole number from 0"),
         ({**PLAIN, "tokens": 1.5}, "tokens=1.5: give a whole number from 0"),
         ({**PLAIN, "tokens": "1,234"}, "tokens='1,234': write whole numbers without a mark"),
-        ({**PLAIN, "tokens": "NA"}, "tokens='NA': this is no number"),
+        ({**PLAIN, "tokens": "NA"}, "tokens='NA': this is not a number"),
         ({**PLAIN, "tokens": "1e400"}, "tokens='1e400': give a whole number from 0"),
         ({**PLAIN, "turn": "9" * 99}, "9': give a whole number from 0"),
-        ([1], "log.jsonl:1: the row is no object"),
+        ([1], "log.jsonl:1: the row is not an object"),
     ],
 )
 def test_a_log_that_cannot_be_used_is_one_line(row, said, tmp_path, capsys):
@@ -151,14 +151,14 @@ def test_a_cluster_and_a_question_count_wherever_they_stand_among_the_rows_of_a_
 
 def test_two_clusters_of_one_problem_are_refused(tmp_path):
     turns = [{**PLAIN, "turn": place, "cluster": c} for place, c in enumerate("ab", start=1)]
-    with pytest.raises(ConfigError, match=r"log.jsonl:2: problem '1' has the clusters 'a' and 'b'"):
+    with pytest.raises(ConfigError, match=r"log.jsonl: problem '1' has the clusters 'a' and 'b'"):
         load_log(written(tmp_path, turns))
 
 
 def test_rows_of_one_id_are_turns_only_by_a_column_of_turns(tmp_path, capsys):
     log = written(tmp_path, [{**row, "n": n} for row in log_rows(300) for n in (1, 2)])
     given = [str(log), "--max-wrong-accepted", "0.2", *NAMES]
-    assert ":2: question '0' is there twice; if its rows are turns" in refusal(capsys, *given)
+    assert ":2: question '0' occurs twice; if its rows are turns" in refusal(capsys, *given)
     assert main(["certify", *given, "turn=n"]) == 0
     assert "calibration: 150 problems, T_max = 2" in capsys.readouterr().out
 
@@ -166,7 +166,10 @@ def test_rows_of_one_id_are_turns_only_by_a_column_of_turns(tmp_path, capsys):
 def test_a_promise_on_early_stops_is_refused_of_a_log_with_one_turn_each(tmp_path, capsys):
     log = written(tmp_path, [{**PLAIN, "id": k, "confidence": 1.0} for k in range(300)])
     line = refusal(capsys, log, "--max-pse", 0.05, "--columns", "id=id")
-    assert "T_max = 1, so it says nothing; make another one, such as --max-wrong-accepted" in line
+    assert (
+        "vacuous: with T_max = 1 no answer could break it; choose another, such as --max-wrong-"
+        in line
+    )
 
 
 def test_turns_that_some_problems_number_from_zero_and_others_from_one_are_refused(tmp_path):

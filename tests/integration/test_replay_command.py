@@ -69,7 +69,7 @@ def test_recordings_that_cannot_be_used_are_named(tmp_path, capsys):
     for file, message in (
         (tmp_path / "absent", "no evaluation; give a folder with a samples.jsonl"),
         (none, "no samples"),
-        (listed, "results.json: no results file but a list"),
+        (listed, "results.json: holds a list or a value instead of results"),
         (old, "results.json: model.evaluation.gate: settings of version 0.1; evaluate again"),
         (cut, "record every turn with --record"),
     ):

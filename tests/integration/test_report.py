@@ -101,7 +101,7 @@ def test_a_rule_of_another_package_is_neither_imported_nor_replayed(tmp_path):
     save(tmp_path / "m", uncensored(), settings)
     (method,) = read_methods([f"m={tmp_path / 'm'}"])
     (run,) = method.runs
-    assert (run.tables["toy"].rule, run.complete) == ("mine.rules.Majority", False)
+    assert (run.tables["toy"].rule, run.budget) == ("mine.rules.Majority", 0)
     assert run.datasets["toy"] == measure(turn_tables(uncensored())["toy"])
     assert run.rule_text == "mine.rules.Majority and at most 3 turns"
 
@@ -163,7 +163,7 @@ def test_independent_samples_are_neither_fixed_nor_broken(tmp_path):
     assert refined == [{"fixed"}, {"broken"}]
     assert fresh == [set(), set()]
     figures, _ = all_figures(methods)
-    assert [one.name for one in figures if one.name.startswith("6_")] == ["6_transitions_1"]
+    assert [one.name for one in figures if one.name.startswith("4_")] == ["4_transitions_1"]
     page_of_samples = page(methods[1:], [], [], [])
     assert "by refinement" not in page_of_samples
 
@@ -357,7 +357,7 @@ def test_a_method_without_self_checks_has_nothing_that_would_need_them(tmp_path)
     assert "mt: 2 fixed turns; one: one turn; svr: CORRECT at" in found["results"].caption
     figures, notes = all_figures(methods)
     names = [figure.name for figure in figures if figure.name.endswith(("_1", "_2"))]
-    assert names == ["2_budgets_1", "5_stopping_rules_1", "6_transitions_1"]
+    assert names == ["3_stopping_rules_1", "4_transitions_1"]
     assert not any("fixed budgets" in note for note in notes)
     assert "mt: no figures of confidence, because no turn states one." in notes
     for figure in figures:
@@ -495,7 +495,7 @@ def test_hostile_text_stays_text_in_every_other_file(hostile):
     assert not re.search(r"<(?!ins>|/ins>)|(?<!\\)[\[`]", markdown)
     assert "\u4f60\u597d" in markdown
     drawings = sorted((hostile / "figures").glob("*.svg"))
-    assert len(drawings) == 7
+    assert len(drawings) == 5
     for file in drawings:
         root = ElementTree.fromstring(file.read_bytes())
         assert {element.tag.rpartition("}")[2] for element in root.iter()} <= {
@@ -522,13 +522,13 @@ def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(tm
     path = save(tmp_path / "run", uncensored(), config(42))
     figures, notes = all_figures(read_methods([f"m={path}"]))
     assert notes == []
-    assert [figure.name[0] for figure in figures] == ["1", "2", "3", "4", "5", "6", "7"]
+    assert [figure.name[0] for figure in figures] == ["1", "2", "3", "4", "5"]
     for figure in figures:
         numbers = json.loads(json.dumps(figure.numbers))
         first, second = svg(figure.draw, figure.numbers), svg(figure.draw, numbers)
         assert first == second, figure.name
         assert "<dc:date>" not in first
-    own = next(p for p in figures if p.name == "5_stopping_rules_1").numbers["own"]
+    own = next(p for p in figures if p.name == "3_stopping_rules_1").numbers["own"]
     # With at most 1 turn a and e are right, with at most 2 a, c and f, with all three a, c and d.
     assert [point["accuracy"] for point in own] == [2 / 6, 3 / 6, 3 / 6]
 
