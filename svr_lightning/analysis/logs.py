@@ -68,10 +68,14 @@ def read_recording(path: Path, columns: Sequence[str] = ()) -> Evaluation:
     """
     if str(path) == EXAMPLE:
         path = Path(str(files("svr_lightning.tiny") / "log.csv"))
-    if not path.is_file():
-        require(not columns, f"{path}: no file; --columns names the columns of a log")
-        _check_exists(path)
-        return read_evaluation(path)
+    if path.is_file():
+        return _read_file(path, columns)
+    require(not columns, f"{path}: no file; --columns names the columns of a log")
+    _check_exists(path)
+    return read_evaluation(path)
+
+
+def _read_file(path: Path, columns: Sequence[str]) -> Evaluation:
     names = _column_names(columns)
     problems: dict[tuple[str, str], list[_Turn]] = {}
     places: list[str] = []

@@ -169,7 +169,7 @@ def run(options: argparse.Namespace) -> int:
     if options.check is not None:
         return _check(options)
     promises = _promises(given)
-    thresholds = sorted(set(options.thresholds or GRID))
+    thresholds = sorted(set(options.thresholds or GRID), reverse=True)
     if options.plan:
         return _plan(promises, len(thresholds), 1 - options.confidence)
     policy = options.write

@@ -17,6 +17,7 @@ from svr_lightning.core.parsing import self_check_format_score
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import (
     AnyCompletion,
+    Decoding,
     Problem,
     Reading,
     RemoteCompletion,
@@ -174,20 +175,7 @@ class Evaluator:
             greedy_check=self.config.greedy_check,
         )
         decoding = self.config.decoding(problems[0].task, max_completion_tokens)
-        scores = None if decoding.restricted else self._scores
-        jobs = []
-        for problem in fitting:
-            rollout = chain(
-                self.dialogue,
-                problem,
-                0,
-                self.max_turns,
-                self.rule,
-                partial(on_turn, problem) if on_turn else None,
-                scores,
-                every_turn=self.every_turn,
-            )
-            jobs.append(Job(problem=problem, sample=0, rollout=rollout, decoding=decoding))
+        jobs = (self._job(problem, decoding, on_turn) for problem in fitting)
         with (self.sampling or self._as_it_is)(self.step):
             for index, result in driver.stream(jobs):
                 problem = fitting[index]
@@ -199,6 +187,19 @@ class Evaluator:
         ordered = [records[problem.id] for problem in problems]
         self.records += ordered
         return ordered
+
+    def _job(self, problem: Problem, decoding: Decoding, on_turn: OnTurn | None) -> Job:
+        rollout = chain(
+            self.dialogue,
+            problem,
+            0,
+            self.max_turns,
+            self.rule,
+            partial(on_turn, problem) if on_turn else None,
+            None if decoding.restricted else self._scores,
+            every_turn=self.every_turn,
+        )
+        return Job(problem=problem, sample=0, rollout=rollout, decoding=decoding)
 
     def _scores(self, completion: AnyCompletion, reading: Reading) -> TokenScores:
         """The policy's probabilities of its text, as far as they are known."""
