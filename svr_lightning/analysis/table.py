@@ -217,6 +217,14 @@ def from_turn_0(column: NDArray[Any]) -> NDArray[Any]:
     return np.pad(column, ((0, 0), (1, 0)))
 
 
+def empty_turns(problems: int, turns: int) -> dict[str, NDArray[Any]]:
+    """The [N, T] columns of turns, without any."""
+    return {
+        name: np.full((problems, turns), empty, dtype=dtype)
+        for name, (dtype, empty) in _TURN_COLUMNS.items()
+    }
+
+
 def turn_tables(
     records: Iterable[SampleRecord],
     rule: AnyRule | str | None = None,
@@ -295,12 +303,10 @@ def turn_table(
     """The columns of a data set, as its ``rule`` with T_max left it."""
     ids, clusters, returned, observed, early, accepted, turns = zip(*problems, strict=True)
     length = np.array([len(each) for each in turns])
+    columns = empty_turns(len(ids), length.max())
     recorded = np.arange(length.max()) < length[:, None]
-    columns: dict[str, Any] = {}
-    values = dict(zip(_TURN_COLUMNS, np.concatenate(turns).T, strict=True))
-    for name, (dtype, empty) in _TURN_COLUMNS.items():
-        columns[name] = np.full(recorded.shape, empty, dtype=dtype)
-        columns[name][recorded] = values[name]
+    for column, values in zip(columns.values(), np.concatenate(turns).T, strict=True):
+        column[recorded] = values
     table = TurnTable(
         dataset=dataset,
         ids=ids,

@@ -142,13 +142,13 @@ def _refuse_other_modes(given: Mapping[str, Any]) -> None:
 
 
 def _promises(given: Mapping[str, Any]) -> list[Promise]:
-    bound = given.get("token_bound")
+    bound = given.get("token_bound", 0.0)
     promises = []
     for option, name in _PROMISES.items():
         if option not in given:
             continue
         require(
-            name != "tokens" or bound is not None,
+            name != "tokens" or bound > 0,
             "--max-tokens needs --token-bound, which no problem can exceed whatever the policy "
             "does: --max-turns times the model's length, 81920 for ten turns of 8192",
         )
@@ -341,7 +341,7 @@ class _Case:
         """
         (point,) = self.replay(tables, [rule])
         measured: dict[str, dict[str, float]] = {}
-        broken = []
+        broken: list[str] = []
         rows = []
         for promise in self.promises:
             p_value = point.drift_p_value(promise)

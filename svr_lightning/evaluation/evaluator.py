@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,8 +55,8 @@ class Evaluator:
     config: EvaluationConfig
     """How the policy is run. Without a stopping rule it is the paper's."""
     _: KW_ONLY
-    recipe: Recipe = field(default_factory=SVR)
-    """Whose policy it is: its prompts, and whether the stopping rule applies."""
+    recipe: Recipe | None = None
+    """Whose policy it is, by default SVR's: its prompts, and whether the stopping rule applies."""
     renderer: Renderer | None = None
     """For engines that read tokens."""
     folder: Path = Path("runs/default/eval")
@@ -94,7 +94,7 @@ class Evaluator:
             "completion; use TransformersEngine, VLLMEngine or ServersEngine",
         )
         get_grader(self.config.grader).prepare()
-        protocol = self.config.resolve(self.recipe)
+        protocol = self.config.resolve(self.recipe or SVR())
         self.dialogue = protocol.dialogue
         self.max_turns = protocol.max_turns
         self.rule = protocol.applied_rule
