@@ -102,13 +102,13 @@ def stated_auroc(arm: Arm, draws: Draws) -> Floats:
     """[1 + R] AUROC of the stated confidence of all fresh answers."""
     levels, level = np.unique(arm.stated, return_inverse=True)
     level = level.reshape(arm.stated.shape)
-    counts = []
-    for answers in (arm.correct, ~arm.correct):
-        by_problem = np.zeros((len(arm.stated), len(levels)))
-        for turn in range(level.shape[1]):
-            np.add.at(by_problem, (np.arange(len(level)), level[:, turn]), answers[:, turn])
-        counts.append(draws.counts @ by_problem)
-    return auroc_of_counts(*counts)
+    right = np.zeros((len(arm.stated), len(levels)))
+    wrong = np.zeros_like(right)
+    problems = np.arange(len(right))
+    for turn in range(arm.stated.shape[1]):
+        right[problems, level[:, turn]] += arm.correct[:, turn]
+        wrong[problems, level[:, turn]] += ~arm.correct[:, turn]
+    return auroc_of_counts(draws.counts @ right, draws.counts @ wrong)
 
 
 def _differences(

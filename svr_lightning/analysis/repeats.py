@@ -37,7 +37,7 @@ def _repeated(table: TurnTable, keys: list[str | None]) -> int:
     """How many problems have the key of a problem of another cluster; None is no key."""
     pairs = set(zip(keys, table.cluster.tolist(), strict=True))
     clusters = Counter(key for key, _ in pairs if key is not None)
-    return sum(clusters[key] > 1 for key in keys)
+    return sum(key is not None and clusters[key] > 1 for key in keys)
 
 
 def _repeated_turns(table: TurnTable) -> int:
