@@ -8,17 +8,16 @@ of N problems, and what each of T fresh answers stated.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.starts.scores import Scorer
 from svr_lightning.analysis.check_value import FIRST, Ways, ways_of
 from svr_lightning.analysis.choice import Options
-from svr_lightning.analysis.results import RESULTS, Evaluation, read_evaluation, setting
-from svr_lightning.analysis.table import Bools, Floats, Ints, TurnTable, turn_tables
+from svr_lightning.analysis.results import RESULTS, read_evaluation
+from svr_lightning.analysis.table import Bools, Floats, Ints, TurnTable
 from svr_lightning.callbacks.before_after import samples_of
 from svr_lightning.errors import require
 
@@ -71,7 +70,7 @@ class Outcomes:
 def from_runs(runs: Mapping[int, Path]) -> Outcomes:
     """The outcomes of runs by the seed of their start.
 
-    Beside a run ``plusN`` lies ``startN``, and ``exactN`` if there is one.
+    Beside a run ``plusN`` may lie ``exactN``, the same with exact credit.
 
     Raises:
         ConfigError: naming a run that was asked other problems than the first.
@@ -80,15 +79,14 @@ def from_runs(runs: Mapping[int, Path]) -> Outcomes:
     first = None
     for seed, folder in sorted(runs.items()):
         trained = {AFTER: folder, EXACT: folder.with_name(f"exact{seed}")}
-        untrained = folder.with_name(f"start{seed}")
-        arms = {BEFORE: arm_of(folder / "eval" / "fresh_before", untrained)}
+        arms = {BEFORE: arm_of(folder / "eval" / "fresh_before")}
         for name, run in trained.items():
             if not (run / "eval" / "fresh" / RESULTS).is_file():
                 continue
-            refined = scored(run / "eval" / "after", run / "policy").tables[DATASET]
+            refined = read_evaluation(run / "eval" / "after").tables[DATASET]
             first = first or refined
             require(refined.ids == first.ids, f"{run}: asked other problems than its counterparts")
-            arms[name] = arm_of(run / "eval" / "fresh", run / "policy", refined)
+            arms[name] = arm_of(run / "eval" / "fresh", refined)
         budget = ANSWERS * float(arms[AFTER].ways[FIRST].tokens.mean())
         starts.append(Start(seed=seed, budget=budget, arms=arms))
     require(first is not None, "there are no runs; give folders of svr fit")
@@ -96,26 +94,11 @@ def from_runs(runs: Mapping[int, Path]) -> Outcomes:
     return Outcomes(ids=first.ids, cluster=first.cluster, starts=starts)
 
 
-def arm_of(fresh: Path, policy: Path, refined: TurnTable | None = None) -> Arm:
+def arm_of(fresh: Path, refined: TurnTable | None = None) -> Arm:
     """The outcomes of one policy, from its recorded fresh answers and refinements."""
-    samples = samples_of(scored(fresh, policy))[DATASET]
+    samples = samples_of(read_evaluation(fresh))[DATASET]
     stated = np.rint(100 * samples.table.confidence)
     return Arm(ways=ways_of(samples, refined), stated=stated, correct=samples.table.correct)
-
-
-def scored(folder: Path, policy: Path) -> Evaluation:
-    """An evaluation with the log-probabilities of solutions, which older recordings lack."""
-    found = read_evaluation(folder)
-    read = list(found.records)
-    turns = [turn for record in read for turn in record.turns]
-    if any(turn.solution_logprob is not None for turn in turns):
-        return found
-    temperature = setting(found.config, "model", "evaluation", "temperature") or 1.0
-    scorer = Scorer(policy, temperature, fresh=found.independent)
-    records = [scorer.scored(record) for record in read]
-    print(f"{folder}: {len(turns) - scorer.unlike} of {len(turns)} turns read as they were sampled")
-    rule = found.tables[DATASET].rule
-    return replace(found, tables=turn_tables(records, rule, found.max_turns))
 
 
 def write(path: Path, outcomes: Outcomes) -> None:
