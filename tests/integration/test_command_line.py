@@ -35,7 +35,7 @@ CALLBACK = "svr_lightning.callbacks.HFExport"
             "unknown command 'serv'; did you mean 'serve'?; commands: warmstart, fit, validate,",
         ),
         (["fit", "--config", "countdown_tin"], "or named configuration; did you mean 'countdown_t"),
-        (["fit", "--config=hardware/gpu1"], "--config hardware/gpu1: there is no such file or"),
+        (["fit", "--config=hardware/gpu1"], "--config hardware/gpu1: no such file or"),
     ],
 )
 def test_commands_and_files_are_checked_without_torch(arguments, message):
