@@ -287,3 +287,10 @@ def test_options_out_of_range_are_refused():
         Controller(Script([]), "countdown", otherwise="escalate")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="must lie in"):
         Controller(Script([]), "countdown", rule=Confident(threshold=2.0))
+
+
+def test_a_second_model_gets_the_tokens_that_the_turns_left():
+    second = Script([reply("<answer>3*4</answer>")])
+    first = Script([reply("I do not know.", tokens=30)])
+    Controller(first, "countdown", max_turns=1, max_tokens=50, escalate=second).solve("?")
+    assert second.limits == [20]

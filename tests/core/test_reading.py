@@ -174,3 +174,8 @@ def test_the_policys_own_self_check_is_read_as_it_stands_and_a_chat_models_throu
     assert read(text)[2] == SAYS_SURE
     policy = turn_of(SelfVerifying(), NUMBER, 1, completion(text))
     assert policy.check == check("UNSURE", 0.5)
+
+
+def test_of_more_than_a_thousand_self_checks_none_counts():
+    assert read(r"<answer>\boxed{5}</answer>" + SURE * 1000)[2] == SAYS_SURE
+    assert read(r"<answer>\boxed{5}</answer>" + SURE * 1001)[2] == SAYS_NOTHING

@@ -419,3 +419,36 @@ def test_a_question_that_repeats_is_noticed_also_where_others_have_none(tmp_path
     assert main(["certify", str(log), "--max-wrong-accepted", "0.2"]) in (0, 1)
     shown = " ".join(capsys.readouterr().out.split())
     assert "note: log: 20 of 40 problems have the question of another one" in shown
+
+
+def test_a_few_problems_that_agree_by_chance_are_no_repeats(tmp_path, capsys):
+    generator = np.random.default_rng(0)
+    rows = [
+        f"{confidence:.3f},1,{tokens}"
+        for confidence, tokens in zip(
+            generator.uniform(0.5, 0.95, 100), generator.integers(50, 500, 100), strict=True
+        )
+    ]
+    lines = [f"{k},{row}" for k, row in enumerate([*rows, *rows[:2]])]  # 4 of 102 agree
+    log = tmp_path / "log.csv"
+    log.write_text("\n".join(["id,confidence,correct,tokens", *lines]))
+    assert main(["certify", str(log), "--max-wrong-accepted", "0.2"]) == 0
+    assert "note: " not in capsys.readouterr().out
+
+
+def test_a_check_leaves_out_the_variants_of_the_calibrations_problems_too(tmp_path, capsys):
+    head = "id,confidence,correct,cluster"
+    first = [f"a{k},0.9,1,c{k}" for k in range(40)]
+    variants = [f"v{k},0.9,1,c{k}" for k in range(40)]
+    others = [f"n{k},0.9,1,new{k}" for k in range(10)]
+    log = tmp_path / "log.csv"
+    log.write_text("\n".join([head, *first]))
+    command = ["certify", str(log), "--max-wrong-accepted", "0.2", "--calibrate-on", "1"]
+    assert main(command) == 0
+    (tmp_path / "later.csv").write_text("\n".join([head, *first, *variants, *others]))
+    capsys.readouterr()
+    certificate = str(tmp_path / "certify" / "certificate.json")
+    assert main(["certify", "--check", certificate, str(tmp_path / "later.csv")]) == 0
+    shown = screen(capsys)
+    assert "calibrated on 40 of 90 problems; they are left out" in shown
+    assert "here, 10 problems" in shown
