@@ -379,3 +379,19 @@ def test_a_rule_with_an_option_out_of_range_cannot_be_made(rule, message):
     with pytest.raises(ConfigError) as refused:
         rule()
     assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+    ("score", "reads"),
+    [
+        ("confidence", True),
+        ("verdict_probability", True),
+        ("completion_logprob", True),  # the self-check's tokens are among them
+        ("answer_logprob", False),
+        ("solution_logprob", False),
+    ],
+)
+def test_a_rule_reads_the_self_check_if_its_score_does(score, reads):
+    threshold = -1.0 if "logprob" in score else 0.5
+    rule = Confident(score=score, threshold=threshold, needs_correct=False)
+    assert rule.reads_self_check == reads
