@@ -91,7 +91,7 @@ def reward_to_go(rewards: Sequence[float]) -> list[float]:
 def turn_advantages(
     rewards: Sequence[Sequence[float]], scale: RewardScale = "group", *, to_go: bool = True
 ) -> list[list[float]]:
-    """[G][T] advantages from the [G][T] rewards of the turns of one problem's trajectories.
+    """[G, T] advantages from the [G, T] rewards of the turns of one problem's trajectories.
 
     Each turn is compared with the same turn of the other trajectories, by what it earned: the mean
     reward of it and all later turns, or without ``to_go`` its own reward. All trajectories need the
