@@ -12,7 +12,7 @@ from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.policy.config import PolicyConfig
-from svr_lightning.policy.policy import Policy, stop_token_ids
+from svr_lightning.policy.policy import Policy
 from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.rollout.driver import Driver, Job
 from svr_lightning.training.sources import DataSource, load_problems
@@ -69,13 +69,17 @@ def test_solutions_are_those_drawn_and_checks_those_of_greedy_decoding(policy):
 
 
 def test_the_limit_counts_both_parts(policy):
-    limit = 26  # cuts most self-checks of this policy off
-    for (turn,) in turns(policy, greedy=True, limit=limit):
-        completion = turn.completion
-        assert len(completion.token_ids) <= limit
-        assert completion.truncated == (
-            completion.token_ids[-1] not in stop_token_ids(policy.model, policy.renderer.tokenizer)
-        )
+    """The check may take what the drawn solution has left of the completion's tokens."""
+    encode = policy.renderer.tokenizer.encode
+    solution = encode(f"<answer>(8-4)*2</answer>{TAG}", add_special_tokens=False)
+    check = encode("VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>", add_special_tokens=False)
+    engine = ScriptedEngine(lambda request: [*solution, *check])
+    driver = Driver(engine, policy.renderer, run_seed=0, greedy_check=True)
+    decoding = Decoding(max_completion_tokens=90, temperature=0.9)
+    driver.run([Job(PROBLEMS[0], 0, chain(SelfVerifying(), PROBLEMS[0], 0, 1), decoding)])
+    drawn, greedy = (request.sampling for request in engine.requests)
+    assert (drawn.max_completion_tokens, drawn.temperature) == (90, 0.9)
+    assert (greedy.max_completion_tokens, greedy.temperature) == (90 - len(solution), 0.0)
 
 
 def test_a_completion_that_was_cut_off_while_it_thought_again_stays_cut_off(policy):
