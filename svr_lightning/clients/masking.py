@@ -28,9 +28,8 @@ class Mask:
 
     def __init__(self, keys: Iterable[str | None] = ()) -> None:
         present = sorted({key for key in keys if key}, key=len, reverse=True)
-        self._long = [key for key in present if len(key) >= _LONG]
-        spellings = [_spellings(key) for key in present]
-        self._pattern = re.compile("|".join(spellings), re.IGNORECASE) if spellings else None
+        self._pattern = _pattern(present)
+        self._in_answers = _pattern([key for key in present if len(key) >= _LONG])
         self._longest = 8 * max(map(len, present), default=0)  # of a spelling: &quot; for "
 
     def line(self, text: object) -> str:
@@ -45,12 +44,10 @@ class Mask:
 
     def json(self, value: Any) -> Any:
         """A JSON value without a long key in any of its texts and names."""
-        if not self._long:
+        if self._in_answers is None:
             return value
         if isinstance(value, str):
-            for key in self._long:
-                value = value.replace(key, SHOWN)
-            return value
+            return self._in_answers.sub(SHOWN, value)
         if isinstance(value, list):
             return [self.json(item) for item in value]
         if isinstance(value, dict):
@@ -59,6 +56,11 @@ class Mask:
 
 
 NOTHING_MASKED = Mask()
+
+
+def _pattern(keys: list[str]) -> re.Pattern[str] | None:
+    """Finds every spelling of the keys; None if there are none."""
+    return re.compile("|".join(map(_spellings, keys)), re.IGNORECASE) if keys else None
 
 
 def _spellings(key: str) -> str:

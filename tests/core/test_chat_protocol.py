@@ -391,7 +391,9 @@ def test_a_key_is_found_in_every_spelling_of_pages_addresses_and_json(spelled):
         line = Mask([KEY]).line(f"{before} {spelled} {'y' * 9000}")
         for piece in ("sk-proj", "SK-PROJ", "sk-pro", "a+b", "a%2Bb"):
             assert piece not in line
-    assert Mask([KEY]).line(f"no key like {spelled}") == "no key like [key]"
+    text = f"no key like {spelled}"
+    assert Mask([KEY]).line(text) == "no key like [key]"
+    assert Mask([KEY]).json({"content": [text]}) == {"content": ["no key like [key]"]}
 
 
 def test_a_key_that_is_a_word_is_masked_in_errors_and_not_in_answers():
