@@ -55,9 +55,6 @@ class Mask:
         return value
 
 
-NOTHING_MASKED = Mask()
-
-
 def _pattern(keys: list[str]) -> re.Pattern[str] | None:
     """Finds every spelling of the keys; None if there are none."""
     return re.compile("|".join(map(_spellings, keys)), re.IGNORECASE) if keys else None
@@ -81,3 +78,6 @@ def _spellings_of(character: str) -> str:
         html.escape(character),
     }
     return f"(?:{'|'.join(map(re.escape, sorted(spelled)))})"
+
+
+NOTHING_MASKED = Mask()
