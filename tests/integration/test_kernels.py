@@ -62,18 +62,17 @@ def test_on_a_cpu_a_hybrid_computes_the_same_with_and_without_kernels_for_a_gpu(
     assert float(beside.stdout) == expected, beside.stderr
 
 
-@pytest.mark.parametrize(("chosen", "threads"), [(None, 1), ("2", 2)])
-def test_a_small_model_on_a_cpu_takes_one_thread_unless_the_user_chose(
-    chosen, threads, monkeypatch
-):
+@pytest.mark.parametrize("chosen", [None, "2"])
+def test_a_small_model_on_a_cpu_takes_one_thread_unless_the_user_chose(chosen, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if chosen:
         monkeypatch.setenv("OMP_NUM_THREADS", chosen)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
+    allowed = torch.get_num_threads()  # a process that is bound to one core has no second one
     try:
         use_kernels(tiny_qwen3(), "cpu")
-        assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == (allowed if chosen else 1)
     finally:
         torch.set_num_threads(before)
 
