@@ -63,7 +63,8 @@ def grid(found: Found) -> str:
     lines += ["", f"| difference | {scope}", "|---|---|---|"]
     lines += [_row(name, one, "+.3f") for name, one in found["differences"].items()]
     for name, one in found["exact_credit"].items():
-        label = f"exact credit, {name}: with - without, {len(one['by_start'])} starts"
+        count = len(one["by_start"])
+        label = f"exact credit, {name}: with - without, {count} start{'s' if count > 1 else ''}"
         if "p_holm" in one:
             label += f", p {one['p_holm']:.3f} (Holm)"
         lines.append(_row(label, one, "+.3f"))
