@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.starts.outcomes import ARMS
+from experiments.starts.outcomes import AFTER, ARMS, BEFORE
 from experiments.starts.picture import draw
 from experiments.starts.table import AUROC, bounds_of, over
 from svr_lightning.analysis.check_value import FREE, PROGRAM, STATED, TRACE
@@ -26,8 +26,8 @@ Found = Mapping[str, Any]
 
 def headline(found: Found) -> str:
     """The promise, its small print, and what needs no self-check, in two paragraphs."""
-    after = {name: _share(by_time["after"]) for name, by_time in found["ways"].items()}
-    before = _share(found["ways"][STATED]["before"])
+    after = {name: _share(arms[AFTER]) for name, arms in found["ways"].items()}
+    before = _share(found["ways"][STATED][BEFORE])
     gain = found["differences"]["stated: after - before"]
     low, high = (f"{100 * bound:.0f}" for bound in bounds_of(gain))
     promise = (
@@ -52,9 +52,9 @@ def grid(found: Found) -> str:
         f"| before | after | 95 %, over {over(found)} | tokens |",
         "|---|---|---|---|---|",
     ]
-    for name, by_time in found["ways"].items():
-        before = f"{by_time['before']['mean']:.3f}" if "before" in by_time else ""
-        after = by_time["after"]
+    for name, arms in found["ways"].items():
+        before = f"{arms[BEFORE]['mean']:.3f}" if BEFORE in arms else ""
+        after = arms[AFTER]
         cells = [name, before, f"{after['mean']:.3f}", interval(bounds_of(after))]
         lines.append(f"| {' | '.join(cells)} | {after['tokens']:.0f} |")
     scope = f"mean | 95 %, over {over(found)} |"

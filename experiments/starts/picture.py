@@ -6,6 +6,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from experiments.starts.outcomes import AFTER, BEFORE
 from experiments.starts.table import bounds_of, over
 from svr_lightning.analysis.check_value import WITH_CHECK
 from svr_lightning.report.drawing import BLUE, GREY, legend, new_figure
@@ -20,14 +21,14 @@ def draw(found: Mapping[str, Any]) -> Figure:
     figure = new_figure(0.52 * len(ways) + 0.9)
     axes = figure.subplots()
     around: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
-    for place, (name, by_time) in enumerate(reversed(ways)):
-        point = by_time["after"]["mean"]
-        low, high = bounds_of(by_time["after"])
+    for place, (name, arms) in enumerate(reversed(ways)):
+        point = arms[AFTER]["mean"]
+        low, high = bounds_of(arms[AFTER])
         colour = BLUE if name in WITH_CHECK else GREY
         left = ("axes fraction", "data")
         axes.annotate(name, (0, place), xytext=(0, 13), xycoords=left, **around)
-        if "before" in by_time:
-            was = by_time["before"]["mean"]
+        if BEFORE in arms:
+            was = arms[BEFORE]["mean"]
             axes.plot([was, point], [place, place], color=colour, linewidth=0.8)
             axes.plot(was, place, "o", color=colour, markerfacecolor="none", markersize=6)
             if was < low:
