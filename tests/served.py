@@ -31,7 +31,10 @@ ASKED = [{"role": "user", "content": QUESTION}]
 
 
 def in_front_of(url: str, **settings: Any) -> ChatServer:
-    """A server for Countdown in front of another one; ``settings`` of controller or limits."""
+    """A server, for Countdown if no task is given, in front of another one.
+
+    ``settings`` are those of the controller, of limits and of the server.
+    """
     limits = {k: settings.pop(k) for k in Limits.__struct_fields__ if k in settings}
     own = {
         k: settings.pop(k)
@@ -40,7 +43,8 @@ def in_front_of(url: str, **settings: Any) -> ChatServer:
     }
     own.setdefault("model", "svr")
     upstream = Upstream(ChatModel(base_url=url, name="tiny"), access=Access(key="upstream-secret"))
-    return ChatServer(Settings("countdown", **settings), upstream, limits=Limits(**limits), **own)
+    settings.setdefault("task", "countdown")
+    return ChatServer(Settings(**settings), upstream, limits=Limits(**limits), **own)
 
 
 @contextmanager

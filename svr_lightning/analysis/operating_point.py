@@ -6,6 +6,7 @@ is one.
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec import Meta, Struct, convert, field
 
+from svr_lightning.core.ranges import Count
 from svr_lightning.core.stopping import Confident, StopRule, rule_from_config
 from svr_lightning.errors import ConfigError, field_error, one_line, require
 from svr_lightning.files import write_json
@@ -37,6 +39,14 @@ class Promise(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     limit: float
     bound: float = 1.0
     """Upper bound of a problem's loss, known in advance: for tokens, T_max x model length."""
+
+    def __post_init__(self) -> None:
+        if self.name == "tokens":
+            possible = 0 < self.limit < math.inf and 0 < self.bound < math.inf
+        else:
+            possible = 0 < self.limit < 1 == self.bound
+        if not possible:
+            raise ValueError(f"limit={self.limit:g}, bound={self.bound:g}: no limit of {self.name}")
 
     def __str__(self) -> str:
         return f"{self.name} at most {self.limit:g}"
@@ -78,8 +88,8 @@ class Certificate(Struct, frozen=True, kw_only=True):
     options: dict[str, Any] = field(name="rule")
     """The rule's options beside the threshold."""
     promised: Annotated[tuple[Promise, ...], Meta(min_length=1)] = field(name="promises")
-    max_turns: int
-    confidence: float
+    max_turns: Count
+    confidence: Annotated[float, Meta(gt=0, lt=1)]
     decoding: dict[str, Any] = {}
     """See :func:`~svr_lightning.analysis.results.certified_settings`."""
     weights: str | None = None
@@ -98,13 +108,21 @@ class Certificate(Struct, frozen=True, kw_only=True):
         """
         path = Path(path)
         require(path.is_file(), f"{path}: no such file; give the certificate.json of certify")
-        own = {name: value for name, value in (_content(path) or {}).items() if name != _OWN}
+        own = _content(path) or {}
+        applied = own.pop(_OWN, None)
         digest = hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
         try:
-            return convert({**own, "id": digest[:16]}, cls)
+            certificate = convert({**own, "id": digest[:16]}, cls)
         except ValueError as error:
             reason = f"is not a certificate of a threshold ({field_error(error, 'the file')})"
             raise ConfigError(f"{path}: {reason}; certify again or remove it") from error
+        certified = certificate.certified.threshold
+        require(
+            applied in (None, certified),
+            f"{path}: the threshold is {applied!r}, and {certified:g} is certified; certify again "
+            "or remove it",
+        )
+        return certificate
 
     def __post_init__(self) -> None:
         _ = self.rule  # ValueError where it is none

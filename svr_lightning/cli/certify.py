@@ -194,7 +194,7 @@ def _certify(
     problems, clusters = _sizes(calibration)
     variants = f" ({clusters} without variants)" if clusters < problems else ""
     _show(candidates, f"calibration: {problems} problems{variants}, T_max = {case.max_turns}")
-    _show_choice(candidates, choice, promised)
+    _show_choice(candidates, choice, promised, any_left=bool(others))
     notes = [*recorded.notes, *independence_notes(recorded.tables, recorded.questions)]
     measured = None
     broken: list[str] = []
@@ -449,19 +449,22 @@ def _show(candidates: Sequence[Candidate], title: str) -> None:
     console.print(text_table(_HEADS, rows))
 
 
-def _show_choice(candidates: Sequence[Candidate], choice: Candidate | None, promised: str) -> None:
-    """The choice, or why there is none."""
+def _show_choice(
+    candidates: Sequence[Candidate], choice: Candidate | None, promised: str, any_left: bool
+) -> None:
+    """The choice, or why there is none and what may help; ``any_left``: not all calibrated."""
     if choice is not None:
         _say(f"threshold {number(choice.threshold)}: {promised}, on new problems like these")
         return
     useless = any(row.certified for row in candidates)
     which = "only thresholds at which no answer can break it" if useless else "no threshold"
-    _say(
-        f"{which} can keep the promise: {promised}",
-        "relax a limit, or use more problems: --plan says how many labels it takes. --calibrate-on "
-        "1 uses all that are there, and fewer --thresholds need fewer. Ask for several promises in "
-        "one command: asked one by one, more of them are wrong",
-    )
+    advice = "relax a limit, or use more problems: --plan says how many labels it takes. "
+    if any_left:
+        advice += "--calibrate-on 1 uses all that are there. "
+    if len(candidates) > 1:
+        advice += "Fewer --thresholds need fewer. "
+    advice += "Ask for several promises in one command: asked one by one, more of them are wrong"
+    _say(f"{which} can keep the promise: {promised}", advice)
 
 
 def _rate(rates: Mapping[str, float], name: str) -> str:

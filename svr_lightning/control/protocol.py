@@ -110,6 +110,13 @@ class ChatRequest(Struct):
         return self.messages[-1].plain["content"]
 
     @property
+    def asks_for_a_box(self) -> bool:
+        """Whether its messages say how to mark an answer, so that the client looks for the mark."""
+        return any(
+            re.search(r"\\boxed|####", message.plain["content"]) for message in self.messages
+        )
+
+    @property
     def context(self) -> list[Message]:
         """The messages before it. Of these, those without text say nothing and are left out."""
         earlier = [message.plain for message in self.messages[:-1]]
@@ -216,15 +223,22 @@ _CHECK_LINES = 16
 _WORD = re.compile(r"[^\W_]")
 
 
-def answer_text(completion: str) -> str:
-    """A completion as a client expects it that knows of no self-check.
+_AROUND_BOX = re.compile(r"\\[\[\]()]|[\s$]|\.$")
+"""Spaces and the signs of a formula."""
+
+
+def answer_text(completion: str, answer: str | None = None) -> str:
+    r"""A completion as a client expects it that knows of no self-check.
 
     That is its final part without reasoning and self-checks, and without the tags around an answer.
-    What is not in tags stays, such as a solution in prose and the box in it.
+    What is not in tags stays, such as a solution in prose and the box in it. A box or a mark around
+    nothing but ``answer``, the task's reading, is an artefact of the prompt and goes too.
 
     Examples:
         >>> answer_text("<think>6*7</think>So <answer>42</answer> VERDICT: CORRECT")
         'So 42'
+        >>> answer_text(r"<think>6*7</think><answer>$\boxed{42}$</answer>", "42")
+        '42'
     """
     text = final_part(completion).partition(THINK_OPEN)[0]  # of reasoning that was cut off
     text = without_spans(text, OPEN_TAG, CLOSE_TAG)
@@ -241,7 +255,10 @@ def answer_text(completion: str) -> str:
             end = number
         elif _WORD.search(lines[number]):
             break
-    return "\n".join(lines[:end]).replace(ANSWER_OPEN, "").replace(ANSWER_CLOSE, "").strip()
+    text = "\n".join(lines[:end]).replace(ANSWER_OPEN, "").replace(ANSWER_CLOSE, "").strip()
+    marked = (f"\\boxed{{{answer}}}", f"####{answer}")
+    alone = _AROUND_BOX.sub("", text) in [_AROUND_BOX.sub("", form) for form in marked]
+    return answer if answer and alone else text
 
 
 def turn_json(turn: Turn) -> dict[str, Any]:
@@ -306,9 +323,13 @@ def answer_json(
     result: Result,
     uncertified: list[str],
     ignored: list[str],
+    request: ChatRequest,
     content: Content = "answer",
 ) -> dict[str, Any]:
-    """The body of an answer. A question given up has a refusal instead of a text."""
+    """The body of an answer. A question given up has a refusal instead of a text.
+
+    ``content`` is the server's choice, which the request may replace.
+    """
     usage = {
         "prompt_tokens": result.prompt_tokens,
         "completion_tokens": result.completion_tokens,
@@ -319,7 +340,9 @@ def answer_json(
     finish = "stop"
     if result.completion is not None:
         text = result.completion.text
-        message["content"] = answer_text(text) if content == "answer" else text
+        content = (request.svr and request.svr.content) or content
+        alone = None if request.asks_for_a_box else result.answer
+        message["content"] = answer_text(text, alone) if content == "answer" else text
         message["refusal"] = None
         finish = result.completion.finish_reason.value
     return {

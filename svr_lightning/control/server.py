@@ -290,8 +290,7 @@ class ChatServer:
             "created": int(time.time()),
             "model": self._model,
         }
-        content = (chat.svr and chat.svr.content) or self._content
-        answer = answer_json(head, result, other, ignored, content)
+        answer = answer_json(head, result, other, ignored, chat, self._content)
         if not chat.stream:
             return _json(answer), result
         usage = chat.stream_options is not None and bool(chat.stream_options.include_usage)

@@ -78,11 +78,23 @@ _LINE = re.compile(
 """What stands behind a mark."""
 _HEADING = re.compile(r"[A-Za-z][^=]*$")
 """A line of words is no answer: ``#### Step 2`` is a heading."""
-_REMARK = re.compile(r"(?:[.,;:]\s|[,;](?=[A-Za-z])|\s\()(?!(?:and|or|to)\b)[^0-9=]*$")
-"""Words behind a number and a mark of punctuation, as in ``18, in total``."""
+_REMARK = re.compile(
+    rf"""
+    (?:
+        [.,;:]\s
+        |[,;](?=[A-Za-z])
+        |\s\(
+        |\s?(?:(?<=\s)-|[\u2013\u2014])\s?(?=[A-Za-z]{{2}}[A-Za-z\s])(?!(?:{_CARDINAL}|half)\b)
+    )
+    (?!(?:and|or|to)\b)
+    [^0-9=]*$
+    """,
+    re.VERBOSE,
+)
+"""Words behind a number and its punctuation, as in ``18, in total`` and ``18 - the total``."""
 _SEVERAL = re.compile(r"[,;:.]\s|\b(?:and|or|to)\b|[0-9]\s*~\s*[0-9]")
 """A line with more than one number, of which none is the answer."""
-_DECORATION = " \t%$\u20ac\u00a3*_`\"'.,;:"
+_DECORATION = " \t%$\u20ac\u00a3*_`\"'.,;:?"
 _BRACKETED = re.compile(r"\((?P<round>[^()]*)\)|\[(?P<square>[^\[\]]*)\]")
 
 
@@ -134,7 +146,8 @@ def _candidate(scope: str) -> str | None:
     for text in reversed(scope.split(_MARK)[1:]):
         line = _LINE.match(text)
         content = line["content"] if line else ""
-        if any(c.isdigit() for c in content) and not _HEADING.match(content):
+        numeric = any(c.isnumeric() and not c.isalpha() for c in content)  # 2, ½, and not 二
+        if numeric and not _HEADING.match(content):
             return _marked_number(content)
     return None
 

@@ -7,6 +7,8 @@ nothing is evaluated. Two expressions that only algebra can identify, like ``2\s
 """
 
 import re
+import unicodedata
+from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 
@@ -43,7 +45,16 @@ _APART = re.compile(
     """,
     re.VERBOSE,
 )
-_SPELLINGS = (
+
+
+def _spelled_fraction(sign: re.Match[str]) -> str:
+    above, _, below = unicodedata.normalize("NFKC", sign[0]).partition("\u2044")
+    return rf"\frac{{{above}}}{{{below}}}"
+
+
+_SPELLINGS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    (re.compile(r"[\u00bc-\u00be\u2150-\u215e\u2189]"), _spelled_fraction),  # one sign, as for 1/2
+    (re.compile(r"[\u2044\u2215]"), "/"),
     (re.compile(r"(?<!\\)\\(?:[,;:! ]|q?quad(?![a-zA-Z]))|~"), " "),
     (re.compile(r"\{,\}"), ","),
     (re.compile(r"\\(?:left|right)\s*\."), ""),
@@ -138,7 +149,8 @@ _FRACTION = re.compile(
 )
 _NO_TERM = re.compile(
     r"""
-    ["`]
+    ["`?#@]
+    |(?<!\^)[-+*/=^_,:;<>]$               # an operator without what it works on; 0^- is a limit
     |(?<![\\A-Za-z{])                     # neither a command nor an argument, as in \begin{matrix}
     (?!(?:
         arc\w+|sinh?|cosh?|tanh?|cot|sec|csc|log|ln|exp|sqrt|mod|gcd|lcm|min|max
@@ -147,7 +159,7 @@ _NO_TERM = re.compile(
     """,
     re.VERBOSE,
 )
-"""A quote or a word in a normalised answer."""
+"""What makes a normalised answer none: a quote, a doubt, half an expression, a word."""
 _REPEATING = re.compile(
     r"""
     (?P<sign>[+-]?)

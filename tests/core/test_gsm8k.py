@@ -45,6 +45,8 @@ def test_a_bare_number_is_a_reference(answer, reference):
         ({"question": "?"}, "'answer'"),
         ({"question": "?", "answer": "five\nor so"}, "'answer'"),
         ({"question": "?", "answer": "1\n#### none"}, "'answer'"),
+        ({"question": "?", "answer": "#### 10?"}, "'answer'.*not '10\\?'"),  # nobody is sure of it
+        ({"question": "?", "answer": "#### 10 - the total"}, "'answer'.*not '10 - the total'"),
         ({"question": "?", "answer": True}, "'answer'"),
         ({"question": "?", "answer": ["1", "234"]}, "'answer'"),
         ({"question": "?", "answer": ["#### 1", "#### 2"]}, "'answer'"),
@@ -194,6 +196,11 @@ def test_a_mark_with_a_comma_between_digits_is_one_number_or_none():
         "10 + 2",
         "x = 12 or x = 10",
         "10 = 10 \u00d7 1",
+        "10 - twelve",
+        "10 - half of it",
+        "10 - x",
+        "10 - 12, the total",
+        "10!",
         "10. Check: 2 * 5 = 10",
     ],
 )
@@ -215,6 +222,11 @@ def test_a_line_that_states_no_single_number_is_not_paid_for_its_first_one(line)
         "5 \u00d7 6 = 15 \u00d7 2 = $30.",
         "30%",
         "30 (thirty)",
+        "30?",
+        "30 eggs ?",
+        "30 - the total",
+        "30 \u2013 that is all",
+        "$30\u2014in all",
         r"30\text{ dollars}",
         r"$\frac{60}{2}$",
         "30 VERDICT: CORRECT; CONFIDENCE: 0.9",
@@ -247,6 +259,24 @@ def test_what_a_number_says_in_words_is_read_with_it_or_nothing_is(answer, value
     for text in (boxed(answer), f"#### {answer}", f"<answer>#### {answer}, in all.</answer>"):
         for reference in ("18", value or "18000"):
             assert TASK.grade(text, problem(reference)) is (reference == value), text
+
+
+@pytest.mark.parametrize(
+    ("answer", "value"),
+    [
+        ("2\u00bd", "2.5"),
+        ("2 \u00bd cups", "2.5"),
+        ("-1\u00be", "-1.75"),
+        ("\u215b", "0.125"),
+        ("3\u20444", "0.75"),
+        ("1 1\u22152", "1.5"),
+    ],
+)
+def test_fractions_of_one_sign_are_read_in_answers_and_references(answer, value):
+    for text in (boxed(answer), f"#### {answer}", f"<answer>#### {answer}.</answer>"):
+        assert TASK.grade(text, problem(value)), text
+        assert TASK.grade(text, problem(answer)), text
+        assert not TASK.grade(text, problem("2")), text
 
 
 def test_a_reference_that_is_no_number_matches_nothing():

@@ -179,7 +179,9 @@ def test_written_lists_and_quotes_around_an_answer_are_read(answer, reference):
 def test_references_with_digits_that_no_grader_reads_are_found():
     read = [r"\frac{3\pi}{4}", "(1,2]", "12 cm", "1101_{two}", r"\sin 2x", "even", "2.5e3", "ab+3"]
     read += [r"\begin{pmatrix}1\\2\end{pmatrix}", r"0.\overline{3}", r"\log_{10} x"]
-    unread = ["$5$ apples", "\uff15", "5\u00bd", "\u00bc", '["5"', "October 30", "5 if x then 6"]
+    read += ["5\u00bd", "\u00bc", "0^-", r"1^{+}", "2!"]
+    unread = ["$5$ apples", "\uff15", '["5"', "October 30", "5 if x then 6"]
+    unread += ["10?", "10 (?)", "#10", "10 -", "10/", "x = 10 =", "10,"]
     found = unread_references(problem(reference) for reference in read + unread)
     assert found == unread
 

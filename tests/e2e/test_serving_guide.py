@@ -69,5 +69,5 @@ def test_sixty_labelled_questions_make_a_certified_proxy(tmp_path, monkeypatch):
     assert said.svr["answer"] == "18"
     assert said.svr["certificate"] is not None
     assert said.svr["uncertified"] == []
-    assert said.choices[0].message.content == "#### 18"  # without reasoning, tags and self-check
+    assert said.choices[0].message.content == "18"  # without reasoning, marks and self-check
     assert len(upstream.bodies) - asked == len(said.svr["turns"])

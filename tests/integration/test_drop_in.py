@@ -47,6 +47,28 @@ def test_the_text_of_an_answer_has_no_tags_and_no_self_check(completion, text):
     assert answer_text(completion) == text
 
 
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (r"\boxed{42}", "42"),
+        (r"\boxed{ 42 }.", "42"),
+        (r"\[ \boxed{42} \]", "42"),
+        (r"$\boxed{\frac{1}{2}}$", r"\frac{1}{2}"),
+        ("#### 42", "42"),
+        (r"It is \boxed{42}.", r"It is \boxed{42}."),
+        (r"\boxed{41}, no: \boxed{42}", r"\boxed{41}, no: \boxed{42}"),
+        ("#### Answer\n\n42 pens", "#### Answer\n\n42 pens"),
+    ],
+)
+def test_a_box_around_the_answer_alone_is_for_clients_that_ask_for_it(written, text):
+    turn = f"<think>6*7</think><answer>{written}</answer>{CHECK}"
+    box = {"role": "system", "content": r"Put your answer in \boxed{}."}
+    with proxy(lambda body, number: completion(turn), task="gsm8k") as (url, _):
+        for messages, content in ((ASKED, text), ([box, *ASKED], written)):
+            said = chat(url, messages=messages).json()
+            assert said["choices"][0]["message"]["content"] == content
+
+
 def doubts_first(body: dict[str, Any], number: int) -> Reply:
     return completion(DOUBT if "[T=2]" not in body["messages"][-1]["content"] else SURE)
 

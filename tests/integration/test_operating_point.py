@@ -69,7 +69,7 @@ def written(folder: Path, **changes: Any) -> Certificate:
         **{"promises": [{"name": "pse", "limit": 0.1}], "confidence": 0.9, "max_turns": 10},
         **changes,
     }
-    write_operating_point(folder, 0.9, content)
+    write_operating_point(folder, content["certified"]["threshold"], content)
     found = read_operating_point(folder)
     assert isinstance(found, Certificate)
     return found
@@ -99,6 +99,31 @@ def test_a_certificate_has_the_same_name_in_its_file_and_in_a_policys_folder(tmp
     alone = tmp_path / "certificate.json"
     alone.write_text(json.dumps(content, indent=2))
     assert Certificate.read(alone).id == found.id
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"confidence": 7},
+        {"confidence": 1},
+        {"confidence": True},
+        {"max_turns": 0},
+        {"promises": [{"name": "pse", "limit": 1}]},
+        {"promises": [{"name": "pse", "limit": -0.1}]},
+        {"promises": [{"name": "wrong", "limit": 0.1, "bound": 9}]},
+        {"promises": [{"name": "tokens", "limit": 9, "bound": 0}]},
+        {"promises": [{"name": "tokens", "limit": 9, "bound": float("inf")}]},
+        {"threshold": 0.5},
+        {"certified": {"threshold": 7}},
+    ],
+    ids=str,
+)
+def test_a_certificate_that_was_edited_to_what_certify_never_writes_is_refused(tmp_path, edited):
+    written(tmp_path)
+    file = tmp_path / "operating_point.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | edited))
+    with pytest.raises(ConfigError, match=r"operating_point\.json: .*; certify again or remove it"):
+        read_operating_point(tmp_path)
 
 
 def test_the_settings_of_a_certificate_are_those_that_were_applied():
