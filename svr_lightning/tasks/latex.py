@@ -111,7 +111,7 @@ _MIXED = re.compile(r"(?P<whole>[0-9]+)\s+(?P<above>[0-9]+)\s*/\s*(?P<below>[0-9
 
 _NAME = r"[A-Za-z](?:_(?:\{[^{}]*\}|\w))?(?:\([A-Za-z](?:,[A-Za-z])*\))?"
 _NAMED = re.compile(rf"(?:{_NAME})?(?:=|\\in(?!fty|t)|\\approx)(?=.)")
-"""``x =``, ``f(x) =`` or ``x \in`` before an answer."""
+r"""``x =``, ``f(x) =`` or ``x \in`` before an answer."""
 _SCRIPT = re.compile(r"([\^_])\{(\w)\}")
 _POINT = re.compile(r"(?<![0-9])\.(?=[0-9])")
 # A number can be read in one way only: two ways for each digit would take cubic time on fractions.
