@@ -12,6 +12,7 @@ import torch
 from svr_lightning.core.types import Decoding, Sample
 from svr_lightning.engines.base import Request
 from svr_lightning.engines.transformers import TransformersEngine
+from svr_lightning.policy.kernels import use_kernels
 from svr_lightning.policy.logprobs import completion_logprobs
 from svr_lightning.training.update import batch_of
 from tests.gpu.conftest import DEVICE
@@ -126,6 +127,7 @@ def main(name: str, device: str, report: str, test: str) -> None:
     """Compare one engine, vLLM eagerly: nothing is compiled, so that a cold machine is quick."""
     figures = Figures(Path(report), test)
     model = random_model(hybrid(device == "cpu"), device)
+    use_kernels(model, device)
     engine = TransformersEngine()
     if name == "vllm":
         from svr_lightning.engines.vllm import VLLMEngine
