@@ -386,6 +386,15 @@ def test_data_sets_outside_of_the_papers_are_in_no_average_and_methods_need_no_c
     assert "No data set is common to all methods, so they cannot be compared." in notes
 
 
+def test_an_average_that_no_method_has_gives_way_to_the_data_sets(tmp_path):
+    rows = {name: [{**row, "dataset": name} for row in uncensored()] for name in ("gsm8k", "amc23")}
+    runs = [f"{name}={save(tmp_path / name, own, {})}" for name, own in rows.items()]
+    assert main(["report", *runs, "--out", str(tmp_path / "report")]) == 0
+    numbers = json.loads((tmp_path / "report" / "figures" / "1_tokens.json").read_text())
+    named = {panel["name"]: [p["name"] for p in panel["points"]] for panel in numbers["panels"]}
+    assert named == {"GSM8K": ["gsm8k"], "AMC23": ["amc23"]}
+
+
 def test_every_file_and_the_screen_mark_a_method_whose_prompts_showed_labels_and_no_other(
     tmp_path, capsys
 ):
