@@ -246,7 +246,7 @@ def read_methods(arguments: Sequence[str]) -> list[Method]:
 
 def _split(argument: str) -> tuple[str, Path]:
     name, equals, path = argument.partition("=")
-    if not equals or Path(argument).exists():
+    if not equals or os.path.exists(argument):
         name, path = os.path.basename(os.path.realpath(argument)), argument
     if not name or not path:
         raise ConfigError(f"{argument!r} is not a run; write NAME=FOLDER or only a folder")
