@@ -10,7 +10,7 @@ from svr_lightning.core.prompts import in_context
 from svr_lightning.core.ranges import Count, Positive, check_fields
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.core.types import Message
-from svr_lightning.errors import require
+from svr_lightning.errors import as_config_error, require
 from svr_lightning.recipes.dialogues import Dialogue, FreshTurns, ScoresOf, SelfVerifying
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import Task
@@ -52,6 +52,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        with as_config_error():
+            task = self.named_task
+        require(isinstance(task, Task), f"task={task!r} is neither a task nor the name of one")
         fresh = isinstance(self.dialogue, FreshTurns)
         require(
             self.at_once == 1 or (fresh and self.max_tokens is None),

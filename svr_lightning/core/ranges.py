@@ -1,5 +1,7 @@
 """Ranges of settings: declared at the field with msgspec, checked when the object is made.
 
+Numbers without a range are finite.
+
 A dataclass calls :func:`check_fields` when it is made, and its subclasses inherit that::
 
     @dataclass(frozen=True, kw_only=True)
@@ -18,11 +20,22 @@ One that also relates fields to each other calls it first, then :func:`require_f
 message begins with the field's section of the configuration.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from functools import cache, wraps
 from inspect import signature
-from typing import Annotated, Any, Literal, ParamSpec, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    ParamSpec,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from msgspec import Meta, ValidationError, convert
 
@@ -96,10 +109,13 @@ def check_arguments(init: Callable[P, None]) -> Callable[P, None]:
 
 def _check(annotated: Any, values: Mapping[str, Any]) -> None:
     for name, hint in _constrained(annotated).items():
+        value = values[name]
         try:
-            convert(values[name], hint)
+            convert(value, hint)
         except ValidationError as error:
             raise FieldError(name, values, f"must be {_required(hint, str(error))}") from error
+        if _is_number(hint) and isinstance(value, float) and not math.isfinite(value):
+            raise FieldError(name, values, "must be finite")
 
 
 def _required(hint: Any, refusal: str) -> str:
@@ -115,13 +131,22 @@ def _required(hint: Any, refusal: str) -> str:
 
 @cache
 def _constrained(annotated: Any) -> dict[str, Any]:
-    """The hints of a class's fields or a function's arguments that say more than a type."""
+    """The hints of a class's fields or a function's arguments that are numbers or say more."""
     hints = get_type_hints(annotated, include_extras=True)
+    hints.pop("return", None)
     return {
         name: hint
         for name, hint in hints.items()
         if any(get_origin(part) in (Annotated, Literal) for part in _parts(hint))
+        or _is_number(hint)
     }
+
+
+def _is_number(hint: Any) -> bool:
+    """Whether only numbers, truth values and None are meant."""
+    kinds = get_args(hint) or (hint,)
+    numbers = all(kind in (bool, int, float, NoneType) for kind in kinds)
+    return numbers and get_origin(hint) is not ClassVar
 
 
 def _parts(hint: Any) -> tuple[Any, ...]:

@@ -76,7 +76,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
         except Exception as error:
             raise ConfigError(
                 f"checkpoint {target} is damaged ({format_exception(error)}); "
-                "give --ckpt_path another one, or leave it out to start afresh"
+                "give --ckpt_path another one, or begin again in another --trainer.default_root_dir"
             ) from error
 
 
