@@ -28,9 +28,8 @@ from svr_lightning.control.backends import Backend, EngineBackend, Upstream
 from svr_lightning.control.protocol import Content
 from svr_lightning.control.settings import Otherwise, Settings
 from svr_lightning.core.stopping import Confident, StopRule
-from svr_lightning.errors import ConfigError, as_config_error, field_error, one_line, require
+from svr_lightning.errors import ConfigError, field_error, one_line, require
 from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
-from svr_lightning.tasks import get_task
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -178,17 +177,16 @@ def make_settings(options: argparse.Namespace) -> Settings:
         certified = certificate.decoding.get("max_completion_tokens")
         limit = certified if isinstance(certified, int) else None  # several data sets have a list
     turns = certificate.max_turns if certificate else 10
-    with as_config_error():
-        return Settings(
-            get_task(options.task),
-            rule=rule,
-            max_turns=turns if options.max_turns is None else options.max_turns,
-            max_completion_tokens=limit,
-            otherwise=options.otherwise,
-            certificate=certificate,
-            at_once=options.at_once,
-            dialogue=FreshTurns(SelfVerifying()) if options.at_once > 1 else SelfVerifying(),
-        )
+    return Settings(
+        options.task,
+        rule=rule,
+        max_turns=turns if options.max_turns is None else options.max_turns,
+        max_completion_tokens=limit,
+        otherwise=options.otherwise,
+        certificate=certificate,
+        at_once=options.at_once,
+        dialogue=FreshTurns(SelfVerifying()) if options.at_once > 1 else SelfVerifying(),
+    )
 
 
 def _rule(options: argparse.Namespace) -> tuple[StopRule, Certificate | None]:

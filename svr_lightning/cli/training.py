@@ -22,14 +22,13 @@ from lightning.pytorch.utilities import rank_zero_info
 from transformers.utils.logging import disable_progress_bar
 
 from svr_lightning import recipes
-from svr_lightning.analysis.results import RESULTS, SAMPLES, setting
+from svr_lightning.analysis.results import RESULTS, SAMPLES
 from svr_lightning.cli.messages import explain, of_parser, section_of
-from svr_lightning.errors import ConfigError, as_config_error, did_you_mean, program, require
+from svr_lightning.errors import ConfigError, did_you_mean, program, require
 from svr_lightning.evaluation.printing import print_results
 from svr_lightning.files import to_json
 from svr_lightning.tiny import ARITHMETIC_TINY, COUNTDOWN_TINY
 from svr_lightning.training.data import SVRDataModule
-from svr_lightning.training.export import SETTINGS
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.trainer import SVRTrainer
 
@@ -117,16 +116,6 @@ def _refusal(error: Exception, parser: LightningArgumentParser) -> str:
 for _module in iter_modules(recipes.__path__):  # so that --model.recipe Murphy is enough
     import_module(f"{recipes.__name__}.{_module.name}")
 
-
-def _exported_task(policy: str) -> Any:
-    """The task whose questions a policy was exported to answer; None where that is not known."""
-    file = Path(policy) / SETTINGS
-    if not file.is_file():
-        return None
-    with as_config_error(f"{file}: "):
-        return setting(json.loads(file.read_bytes()), "data", "questions_task")
-
-
 _TASK_OF_EMBEDDED = {COUNTDOWN_TINY: "countdown", ARITHMETIC_TINY: "gsm8k"}
 
 
@@ -178,9 +167,7 @@ class SVRCommandLine(LightningCLI):
         """
         config = self.config[self._command]
         if config.data.questions_task is None:
-            exported = self._command == "predict" and _exported_task(config.model.policy.path)
-            trained = config.data.train.task if config.data.train else "math"
-            config.data.questions_task = exported or trained
+            config.data.questions_task = config.data.train.task if config.data.train else "math"
         if self._command == "predict":
             self._take_questions(config)
         if self._command in ("predict", "export", "warmstart"):

@@ -110,13 +110,6 @@ class ChatRequest(Struct):
         return self.messages[-1].plain["content"]
 
     @property
-    def asks_for_a_box(self) -> bool:
-        """Whether its messages say how to mark an answer, so that the client looks for the mark."""
-        return any(
-            re.search(r"\\boxed|####", message.plain["content"]) for message in self.messages
-        )
-
-    @property
     def context(self) -> list[Message]:
         """The messages before it. Of these, those without text say nothing and are left out."""
         earlier = [message.plain for message in self.messages[:-1]]
@@ -223,6 +216,7 @@ _CHECK_LINES = 16
 _WORD = re.compile(r"[^\W_]")
 
 
+_MARK = re.compile(r"\\boxed|####")
 _AROUND_BOX = re.compile(r"\\[\[\]()]|[\s$]|\.$")
 """Spaces and the signs of a formula."""
 
@@ -256,9 +250,8 @@ def answer_text(completion: str, answer: str | None = None) -> str:
         elif _WORD.search(lines[number]):
             break
     text = "\n".join(lines[:end]).replace(ANSWER_OPEN, "").replace(ANSWER_CLOSE, "").strip()
-    marked = (f"\\boxed{{{answer}}}", f"####{answer}")
-    alone = _AROUND_BOX.sub("", text) in [_AROUND_BOX.sub("", form) for form in marked]
-    return answer if answer and alone else text
+    bare, alone = (_AROUND_BOX.sub("", part) for part in (text, answer or ""))
+    return answer if answer and bare in (f"\\boxed{{{alone}}}", f"####{alone}") else text
 
 
 def turn_json(turn: Turn) -> dict[str, Any]:
@@ -341,7 +334,8 @@ def answer_json(
     if result.completion is not None:
         text = result.completion.text
         content = (request.svr and request.svr.content) or content
-        alone = None if request.asks_for_a_box else result.answer
+        asked = " ".join(said.plain["content"] for said in request.messages)
+        alone = None if _MARK.search(asked) else result.answer  # a client may look for the mark
         message["content"] = answer_text(text, alone) if content == "answer" else text
         message["refusal"] = None
         finish = result.completion.finish_reason.value

@@ -1,7 +1,5 @@
 """Ranges of settings: declared at the field with msgspec, checked when the object is made.
 
-Numbers without a range are finite.
-
 A dataclass calls :func:`check_fields` when it is made, and its subclasses inherit that::
 
     @dataclass(frozen=True, kw_only=True)
@@ -20,16 +18,13 @@ One that also relates fields to each other calls it first, then :func:`require_f
 message begins with the field's section of the configuration.
 """
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from functools import cache, wraps
 from inspect import signature
-from types import NoneType
 from typing import (
     Annotated,
     Any,
-    ClassVar,
     Literal,
     ParamSpec,
     get_args,
@@ -40,9 +35,10 @@ from typing import (
 from msgspec import Meta, ValidationError, convert
 
 P = ParamSpec("P")
-_BOUND = re.compile(r"Expected `\w+` (?P<sign>[<>]=?) (?P<limit>[0-9.]+)")
+_BOUND = re.compile(r"Expected `\w+` (?P<sign>[<>]=?) (?P<limit>[-0-9.]+)")
 _WORDS = {">=": "at least", ">": "above", "<=": "at most", "<": "below"}
 
+Coefficient = Annotated[float, Meta(ge=-1e6, le=1e6)]
 Count = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[float, Meta(ge=0)]
 Positive = Annotated[float, Meta(gt=0)]
@@ -109,13 +105,10 @@ def check_arguments(init: Callable[P, None]) -> Callable[P, None]:
 
 def _check(annotated: Any, values: Mapping[str, Any]) -> None:
     for name, hint in _constrained(annotated).items():
-        value = values[name]
         try:
-            convert(value, hint)
+            convert(values[name], hint)
         except ValidationError as error:
             raise FieldError(name, values, f"must be {_required(hint, str(error))}") from error
-        if _is_number(hint) and isinstance(value, float) and not math.isfinite(value):
-            raise FieldError(name, values, "must be finite")
 
 
 def _required(hint: Any, refusal: str) -> str:
@@ -131,22 +124,13 @@ def _required(hint: Any, refusal: str) -> str:
 
 @cache
 def _constrained(annotated: Any) -> dict[str, Any]:
-    """The hints of a class's fields or a function's arguments that are numbers or say more."""
+    """The hints of a class's fields or a function's arguments that say more than a type."""
     hints = get_type_hints(annotated, include_extras=True)
-    hints.pop("return", None)
     return {
         name: hint
         for name, hint in hints.items()
-        if any(get_origin(part) in (Annotated, Literal) for part in _parts(hint))
-        or _is_number(hint)
+        if hint is bool or any(get_origin(part) in (Annotated, Literal) for part in _parts(hint))
     }
-
-
-def _is_number(hint: Any) -> bool:
-    """Whether only numbers, truth values and None are meant."""
-    kinds = get_args(hint) or (hint,)
-    numbers = all(kind in (bool, int, float, NoneType) for kind in kinds)
-    return numbers and get_origin(hint) is not ClassVar
 
 
 def _parts(hint: Any) -> tuple[Any, ...]:

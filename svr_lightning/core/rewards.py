@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from svr_lightning.core.ranges import Share, check_fields
+from svr_lightning.core.ranges import Coefficient, Share, check_fields
 from svr_lightning.core.types import ScoredTurn, Verdict
 
 
@@ -13,29 +13,29 @@ from svr_lightning.core.types import ScoredTurn, Verdict
 class RewardWeights:
     """The coefficients of the paper's reward table; setting one to 0 ablates its term."""
 
-    abs: float = 1.0
+    abs: Coefficient = 1.0
     """lambda_abs: absolute correctness."""
-    delta: float = 0.3
+    delta: Coefficient = 0.3
     """lambda_Delta: turn-to-turn improvement."""
     alpha: Share = 0.5
     """alpha: strength of the completion-length shaping, in [0, 1]."""
-    keep: float = 0.3
+    keep: Coefficient = 0.3
     """lambda_keep: bonus for preserving a correct answer."""
-    reg: float = 0.5
+    reg: Coefficient = 0.5
     """lambda_reg: penalty for a correct answer made incorrect."""
-    fail: float = 0.3
+    fail: Coefficient = 0.3
     """lambda_fail: penalty for failing twice in a row."""
-    trunc: float = 0.5
+    trunc: Coefficient = 0.5
     """lambda_trunc: penalty for a truncated generation."""
-    cal: float = 0.5
+    cal: Coefficient = 0.5
     """lambda_cal: Brier-style calibration."""
-    over: float = 0.8
+    over: Coefficient = 0.8
     """lambda_over: confident CORRECT on an incorrect answer."""
-    detect: float = 0.2
+    detect: Coefficient = 0.2
     """lambda_detect: INCORRECT on an incorrect answer."""
-    ready: float = 0.3
+    ready: Coefficient = 0.3
     """lambda_ready: confident CORRECT on a correct answer."""
-    fmt: float = 0.4
+    fmt: Coefficient = 0.4
     """lambda_fmt: task-answer and self-check format."""
 
     def __post_init__(self) -> None:

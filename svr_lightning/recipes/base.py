@@ -55,7 +55,7 @@ class Recipe(ABC):
     Its fields are held to their ranges when it is made (:mod:`svr_lightning.core.ranges`).
     """
 
-    group_size: int = 8
+    group_size: Count = 8
     """G, the number of trajectories per problem."""
     length_scale: Count = 1024
     """L_len of the solve reward, in tokens."""

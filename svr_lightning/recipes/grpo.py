@@ -8,6 +8,7 @@ is GRPO's; the published setting takes four (configs/methods/gspo_published.yaml
 from dataclasses import dataclass
 
 from svr_lightning.core.credit import group_advantages
+from svr_lightning.core.ranges import Count
 from svr_lightning.core.types import Sample
 from svr_lightning.recipes.base import Baseline, Group, last_turn_samples
 
@@ -16,7 +17,7 @@ from svr_lightning.recipes.base import Baseline, Group, last_turn_samples
 class GRPO(Baseline):
     """Single-turn GRPO with the evaluator in place of a reward model."""
 
-    group_size: int = 24
+    group_size: Count = 24
     """G, completions per problem."""
 
     def credit(self, group: Group) -> list[Sample]:

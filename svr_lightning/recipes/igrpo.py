@@ -21,7 +21,7 @@ from svr_lightning.recipes.labels import score
 class IGRPO(Baseline):
     """Two stages: sample drafts, then learn to refine the best one."""
 
-    group_size: int = 12
+    group_size: Count = 12
     """G, refinements per problem."""
     drafts: Count = 12
     """Drafts per problem."""

@@ -20,7 +20,7 @@ from svr_lightning.recipes.svr import SelfChecked
 class RLCR(SelfChecked):
     """Reinforcement learning with calibration rewards."""
 
-    group_size: int = 24
+    group_size: Count = 24
     """G, answers per problem."""
     horizon: Count = 1
     """Turns per trajectory; the paper has one."""

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from svr_lightning.analysis.intervals import effective_size, wilson_interval
-from svr_lightning.analysis.metrics import Summary, summarize
+from svr_lightning.analysis.metrics import Summary, columns_of, groups, summarize
 from svr_lightning.analysis.replay import replay, transitions
 from svr_lightning.analysis.stops import ORACLE, frontiers
 from svr_lightning.analysis.table import Bools, Ints, TurnTable, cluster_codes, pool
@@ -22,7 +22,7 @@ from svr_lightning.core.metrics import VERDICT_CODES
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.report import drawing
 from svr_lightning.report.drawing import BLUE, FAINT, GREY, LIGHT_BLUE, ORANGE, Draw
-from svr_lightning.report.runs import Method, Numbers, Run, compared_parts
+from svr_lightning.report.runs import Method, Numbers, Run, data_sets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +114,17 @@ def frontier_numbers(methods: Sequence[Method]) -> Numbers:
     Lines are the fixed budgets of the first method that was recorded whole, and majority voting. A
     point's bar is over problems, or over seeds where a method has several.
     """
+    every = data_sets(methods)
+    shared = any(method.runs[0].tables.keys() == set(every) for method in methods)
     panels = []
-    for part, names in compared_parts(methods).items():
-        there = [(number, method) for number, method in enumerate(methods) if method.has(names)]
+    for part, names in (groups(every) if shared else columns_of(every)).items():
+        there = [
+            (number, method)
+            for number, method in enumerate(methods)
+            if set(names) <= method.runs[0].tables.keys()
+        ]
+        if not there:
+            continue
         lines = []
         whole = [method for _, method in there if method.runs[0].budgets]
         for method in whole[:1]:

@@ -16,7 +16,6 @@ from svr_lightning.analysis.metrics import (
     Datasets,
     Summary,
     averages,
-    columns_of,
     groups,
     measure,
     ordered,
@@ -143,10 +142,6 @@ class Method:
     """That of the command line, with a mark if the prompts of one of its runs showed labels."""
     runs: Sequence[Run]
 
-    def has(self, names: Iterable[str]) -> bool:
-        """Whether all of some data sets were evaluated."""
-        return set(names) <= self.runs[0].tables.keys()
-
     @cached_property
     def summary(self) -> Summary:
         """Its metrics over seeds, as its rule ends the trajectories."""
@@ -193,16 +188,6 @@ def _over_seeds(runs: Iterable[Sequence[Datasets]]) -> list[Summary]:
 def data_sets(methods: Sequence[Method]) -> list[str]:
     """The data sets of all methods, each once, in the order of tables."""
     return ordered(name for method in methods for run in method.runs for name in run.tables)
-
-
-def compared_parts(methods: Sequence[Method]) -> dict[str, list[str]]:
-    """What methods are compared on: the averages that one of them has, else each data set."""
-    every = data_sets(methods)
-    for parts in (groups(every), columns_of(every)):
-        known = {part: names for part, names in parts.items() if any(m.has(names) for m in methods)}
-        if known:
-            return known
-    return {}
 
 
 # --- reading ----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from svr_lightning.analysis.metrics import Summary, Value, averages, columns_of, groups
 from svr_lightning.core.metrics import DEFINITIONS, NONE
-from svr_lightning.report.runs import Method, compared_parts, data_sets
+from svr_lightning.report.runs import Method, data_sets
 
 _RANKED = ("accuracy",)
 """Metrics whose best and second-best values a comparison marks."""
@@ -216,7 +216,7 @@ def _by_metric(
 
 def majority_vote(methods: Sequence[Method]) -> Table:
     """Table 2: accuracy and tokens of voting over recordings of fresh turns, then of the rest."""
-    parts = compared_parts(methods)
+    parts = groups(name for method in methods for name in method.runs[0].tables)
     caption = (
         "Comparison with majority voting over k independent samples. Tokens per problem count the "
         "prompt once per sample or turn."

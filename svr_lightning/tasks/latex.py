@@ -8,7 +8,6 @@ nothing is evaluated. Two expressions that only algebra can identify, like ``2\s
 
 import re
 import unicodedata
-from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 
@@ -46,14 +45,10 @@ _APART = re.compile(
     re.VERBOSE,
 )
 
-
-def _spelled_fraction(sign: re.Match[str]) -> str:
-    above, _, below = unicodedata.normalize("NFKC", sign[0]).partition("\u2044")
-    return rf"\frac{{{above}}}{{{below}}}"
-
-
-_SPELLINGS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
-    (re.compile(r"[\u00bc-\u00be\u2150-\u215e\u2189]"), _spelled_fraction),  # one sign, as for 1/2
+_ONE_SIGN = re.compile(r"[\u00bc-\u00be\u2150-\u215e\u2189]")
+"""A fraction, such as \u00bd."""
+_SPELLINGS = (
+    (re.compile(r"([0-9]+)\u2044([0-9]+)"), r"\\frac{\1}{\2}"),
     (re.compile(r"[\u2044\u2215]"), "/"),
     (re.compile(r"(?<!\\)\\(?:[,;:! ]|q?quad(?![a-zA-Z]))|~"), " "),
     (re.compile(r"\{,\}"), ","),
@@ -313,7 +308,7 @@ def spell(answer: str) -> str:
 
     Synonymous commands are one, and sizes, signs of units, units and text commands are gone.
     """
-    text = answer
+    text = _ONE_SIGN.sub(lambda sign: f" {unicodedata.normalize('NFKC', sign[0])}", answer)
     for pattern, replacement in _SPELLINGS:
         text = pattern.sub(replacement, text)
     text = " ".join(text.split())

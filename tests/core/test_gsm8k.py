@@ -46,7 +46,6 @@ def test_a_bare_number_is_a_reference(answer, reference):
         ({"question": "?", "answer": "five\nor so"}, "'answer'"),
         ({"question": "?", "answer": "1\n#### none"}, "'answer'"),
         ({"question": "?", "answer": "#### 10?"}, "'answer'.*not '10\\?'"),  # nobody is sure of it
-        ({"question": "?", "answer": "#### 10 - the total"}, "'answer'.*not '10 - the total'"),
         ({"question": "?", "answer": True}, "'answer'"),
         ({"question": "?", "answer": ["1", "234"]}, "'answer'"),
         ({"question": "?", "answer": ["#### 1", "#### 2"]}, "'answer'"),
@@ -199,7 +198,6 @@ def test_a_mark_with_a_comma_between_digits_is_one_number_or_none():
         "10 - twelve",
         "10 - half of it",
         "10 - x",
-        "10 - 12, the total",
         "10!",
         "10. Check: 2 * 5 = 10",
     ],
@@ -223,7 +221,6 @@ def test_a_line_that_states_no_single_number_is_not_paid_for_its_first_one(line)
         "30%",
         "30 (thirty)",
         "30?",
-        "30 eggs ?",
         "30 - the total",
         "30 \u2013 that is all",
         "$30\u2014in all",
@@ -265,11 +262,9 @@ def test_what_a_number_says_in_words_is_read_with_it_or_nothing_is(answer, value
     ("answer", "value"),
     [
         ("2\u00bd", "2.5"),
-        ("2 \u00bd cups", "2.5"),
-        ("-1\u00be", "-1.75"),
+        ("-1 \u00be cups", "-1.75"),
         ("\u215b", "0.125"),
         ("3\u20444", "0.75"),
-        ("1 1\u22152", "1.5"),
     ],
 )
 def test_fractions_of_one_sign_are_read_in_answers_and_references(answer, value):

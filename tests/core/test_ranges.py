@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from msgspec import Meta
 
-from svr_lightning.callbacks import BeforeAfter, RolloutLog
+from svr_lightning.callbacks import RolloutLog
 from svr_lightning.control.controller import Controller
 from svr_lightning.core.ranges import (
     ConfigError,
@@ -23,7 +23,6 @@ from svr_lightning.core.rewards import RewardWeights
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Decoding
 from svr_lightning.engines.openai import OpenAIEngine
-from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.policy.config import LoRAConfig, PolicyConfig
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
@@ -41,7 +40,6 @@ class Settings:
     pair: tuple[Part, Part] = (0.0, 0.5)
     level: Literal["low", "high"] = "low"
     free: float = 0.0
-    on: bool = False
     names: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -79,11 +77,6 @@ def refusal(kind: Any, **values: Any) -> str:
         ({"share": 1.1}, "share=1.1 must be at most 1"),
         ({"pair": (0.5, 1.0)}, "pair=(0.5, 1.0) must be below 1"),
         ({"level": "middle"}, "level='middle' must be one of low, high"),
-        ({"free": math.nan}, "free=nan must be finite"),
-        ({"free": -math.inf}, "free=-inf must be finite"),
-        ({"free": "1"}, "free='1' must be float, got str"),
-        ({"free": None}, "free=None must be float, got null"),
-        ({"on": "no"}, "on='no' must be bool, got str"),
     ],
 )
 def test_an_object_with_a_field_out_of_range_cannot_be_made(values, message):
@@ -138,12 +131,10 @@ def test_arguments_of_a_function_are_held_to_their_ranges():
         (lambda: OpenAIEngine("http://h", "m", concurrency=0), "concurrency=0 must be at least 1"),
         (lambda: OpenAIEngine("http://h", "m", timeout=math.nan), "timeout=nan must be above 0"),
         (lambda: OpenAIEngine("http://h", "m", tries=0), "tries=0 must be at least 1"),
-        (lambda: RewardWeights(cal=math.nan), "cal=nan must be finite"),
+        (lambda: RewardWeights(cal=math.nan), "cal=nan must be at least -1e+06"),
         (lambda: GRPO(group_size=2.5), "group_size=2.5 must be int, got float"),
         (lambda: Confident(needs_correct="yes"), "needs_correct='yes' must be bool, got str"),
-        (lambda: EvaluationConfig(adaptive="no"), "adaptive='no' must be bool, got str"),
         (lambda: RolloutLog(every=-1), "every=-1 must be at least 0"),
-        (lambda: BeforeAfter(fresh_turns=-1), "fresh_turns=-1 must be at least 0"),
         (lambda: Controller(str, "countdwn"), "unknown task 'countdwn'"),
         (lambda: Controller(str, None), "task=None is neither a task nor the name of one"),
         (lambda: SVRModule(updates_per_rollout=0), "updates_per_rollout=0 must be at least 1"),

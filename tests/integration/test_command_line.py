@@ -4,7 +4,6 @@ import errno
 import gc
 import json
 import re
-import shutil
 import signal
 import sys
 import tomllib
@@ -23,7 +22,7 @@ from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
 from tests import forked
-from tests.commands import ROOT, SHIPPED, SMALL, TINY, flags, jsonl, ran, refused, resolved
+from tests.commands import ROOT, SMALL, flags, ran, refused, resolved
 
 CALLBACK = "svr_lightning.callbacks.HFExport"
 
@@ -325,20 +324,6 @@ def test_questions_are_put_as_the_task_of_the_training_set(tmp_path, capsys):
     data = SVRDataModule(train=DataSource(name="mine", task="gsm8k", path="x"), questions=["1?"])
     assert data.problems("predict")[0][0].task == "gsm8k"
     assert SVRDataModule(questions=["1?"]).problems("predict")[0][0].task == "math"
-
-
-def test_an_exported_policy_is_asked_about_its_own_task(tmp_path, capsys):
-    policy = tmp_path / "policy"
-    shutil.copytree(SHIPPED, policy)
-    settings = {"model.policy.path": policy, "model.evaluation.max_turns": 1, "question": "1 + 1?"}
-    command = ("predict", *TINY, *flags(settings), "--trainer.default_root_dir", tmp_path)
-    exported = policy / "svr.json"
-    exported.write_text('{"data": {"questions_task": "gsm8k"}}')
-    assert main([*map(str, command)]) == 0
-    (record,) = jsonl(tmp_path / "eval" / "predict" / "samples.jsonl")
-    assert record["task"] == "gsm8k"
-    exported.write_text("{")
-    assert refused(capsys, *command).startswith(f"{exported}: ")
 
 
 def test_a_layer_of_comments_alone_changes_nothing(tmp_path, capsys):
