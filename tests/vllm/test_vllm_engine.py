@@ -1,6 +1,7 @@
 """The vLLM engine on its CPU build, against plain forward passes of transformers."""
 
 import copy
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -103,6 +104,19 @@ def test_a_compiled_engine_serves_each_update_too(tmp_path, monkeypatch):
     assert_serves(served)
     for step in (1, 2):
         assert_serves_update(served, step)
+
+
+def test_a_sync_that_rounds_the_weights_prints_nothing(served):
+    said: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: said.append(record.getMessage())
+    loggers = logging.getLogger("vllm")
+    loggers.addHandler(handler)
+    try:
+        served.engine.sync(served.model, served.engine.version)
+    finally:
+        loggers.removeHandler(handler)
+    assert said == []
 
 
 def test_it_serves_an_adapter_merged_into_the_policy(served):
