@@ -8,11 +8,11 @@
 # minutes, from the checkout; FILE is one that survives a machine that goes away:
 #
 #   A, without vLLM: bash FOLDER/install.sh base
-#     PYTHONPATH=FOLDER/site:. python3 -m pytest -p no:cacheprovider -m gpu tests/gpu -k "fresh_lengths or resumes" --gpu-report FILE
-#   B: bash FOLDER/install.sh vllm, then the same with -k parity
+#     PYTHONPATH=FOLDER/site:. python3 -m pytest -p no:cacheprovider -m gpu tests/gpu -k "gradients or transformers or resumes" --gpu-report FILE
+#   B: bash FOLDER/install.sh vllm, then the same with -k vllm
 #   C: the same with -k "full_depth or card or server"
 #
-# The lists are complete by the packages' own requirements, which is checked here. No part of it has run on a GPU.
+# The lists are complete by the packages' own requirements, which is checked here.
 set -euo pipefail
 out=$(mkdir -p "${1:?usage: tools/bundle.sh DIR}" && cd "$1" && pwd)
 python=${PYTHON:-python3}
@@ -22,18 +22,18 @@ trap 'rm -rf "$all"' EXIT
 base=(
   'datasets>=5.2,<6' dill multiprocess 'jsonargparse>=4.53,<5' docstring-parser typeshed-client
   'latex2sympy2_extended>=1.11,<1.12' antlr4-python3-runtime==4.13.2 hjson 'starlette>=1,<2' 'uvicorn>=0.35,<1'
-  'msgspec>=0.19,<1'
+  'msgspec>=0.19,<1' pydantic==2.14.4 pydantic-core==2.50.5 annotated-types typing-inspection
   # Kernels of the update. Triton, since torch 2.11's computes wrong gradients of linear attention on Hopper; TileLang beside it.
   'liger-kernel>=0.8.5,<0.9' 'flash-linear-attention>=0.6,<0.7' 'fla-core>=0.6,<0.7' triton==3.7.1
   tilelang==0.1.12 apache-tvm-ffi==0.1.11 z3-solver torch-c-dlpack-ext
 )
 # The release that the engine takes, with its torch and the CUDA libraries whose minor release that raises; the others are the machine's.
 vllm=(
-  vllm==0.32.0 torch==2.13.0 torchvision==0.28.0 nvidia-cudnn-cu13==9.20.0.48 nvidia-nccl-cu13==2.29.7 cachetools blake3 'fastapi>=0.133,<0.137' 'openai>=3,<4' pydantic==2.14.4
-  pydantic-core==2.50.5 'prometheus-fastapi-instrumentator>=8' lm-format-enforcer==0.11.3 'llguidance>=1.7,<1.8' outlines_core==0.2.14
+  vllm==0.32.0 torch==2.13.0 torchvision==0.28.0 nvidia-cudnn-cu13==9.20.0.48 nvidia-nccl-cu13==2.29.7 cachetools blake3 'fastapi>=0.133,<0.137' 'openai>=3,<4'
+  'prometheus-fastapi-instrumentator>=8' lm-format-enforcer==0.11.3 'llguidance>=1.7,<1.8' outlines_core==0.2.14
   lark==1.2.2 xgrammar==0.2.8 partial-json-parser 'jsonschema>=4.23' jsonschema-specifications referencing rpds-py pyzmq
   'mistral_common>=1.11.6' compressed-tensors==0.17.0 depyf==0.20.0 astor watchfiles python-json-logger pybase64 cbor2 ijson setproctitle
-  'oss-harmony>=0.0.11' 'model-hosting-container-standards<1' jiter sniffio annotated-types typing-inspection interegular loguru
+  'oss-harmony>=0.0.11' 'model-hosting-container-standards<1' jiter sniffio interegular loguru
   pydantic-extra-types pycountry jmespath nvtx==0.2.15 httpx2 httpcore2 truststore
 )
 held="torchaudio transformers lightning pytorch-lightning lightning-utilities torchmetrics accelerate tensorboard
@@ -57,7 +57,7 @@ for set in base vllm; do
 done
 "$python" -m pip wheel --quiet --no-deps --wheel-dir "$all/base" 'deepspeed>=0.19.8,<0.20'
 "$python" - "$all" "$held $left_out" <<'PYTHON'
-"""Every requirement of a packed wheel is packed too, held by the machine, or left out by name; no package is packed twice."""
+"""Every requirement of a packed wheel is packed too, held by the machine, or left out by name; base needs nothing of vllm."""
 import re, sys
 from collections import Counter
 from pathlib import Path
@@ -66,19 +66,21 @@ from pip._vendor.packaging.requirements import Requirement
 
 def plain(name): return re.sub("[-_.]+", "-", name).lower()
 
-wheels = list(Path(sys.argv[1]).glob("*/*.whl"))
+wheels = sorted(Path(sys.argv[1]).glob("*/*.whl"))
 packed, named = Counter(plain(w.name.split("-")[0]) for w in wheels), {plain(name) for name in sys.argv[2].split()}
 machine = {"python_version": "3.12", "python_full_version": "3.12.0", "sys_platform": "linux", "platform_system": "Linux",
            "platform_machine": "x86_64", "extra": ""}
 faults = {f"{name} is packed twice" for name, count in packed.items() if count > 1 or name in named}
+base = {plain(w.name.split("-")[0]) for w in wheels if w.parent.name == "base"} | {"torch"}  # the machine's
 for wheel in wheels:
+    there = named | (base if wheel.parent.name == "base" else {*packed})
     with ZipFile(wheel) as archive:
         (name,) = (n for n in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", n))
         lines = archive.read(name).decode().split("\n\n")[0].splitlines()
     for line in lines:
         if line.startswith("Requires-Dist: "):
             wanted = Requirement(line.removeprefix("Requires-Dist: "))
-            if (wanted.marker is None or wanted.marker.evaluate(machine)) and plain(wanted.name) not in named | {*packed}:
+            if (wanted.marker is None or wanted.marker.evaluate(machine)) and plain(wanted.name) not in there:
                 faults.add(f"{wheel.name.split('-')[0]} needs {wanted}")
 sys.exit("\n".join(["bundle.sh: correct base, vllm, held or left_out:", *sorted(faults)]) if faults else 0)
 PYTHON

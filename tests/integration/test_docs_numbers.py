@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from experiments.qwen import __main__ as qwen
 from experiments.starts import pages
 from experiments.starts.picture import draw
 from experiments.starts.table import t_interval
@@ -96,10 +97,7 @@ def embedded(task: str, method: str, when: str) -> list[Any]:
 
 def test_changes_of_the_check_and_other_warm_starts_are_told_as_published():
     said = " ".join(page("docs/results.md").split())
-    changes = published("tools/results/levers.json")["changes"].values()
-    ends = [interval(*one["difference_ci95"], form="+.3f") for one in changes]
-    for one, shown in zip(changes, ends, strict=True):
-        assert f"{one['difference']:+.3f} {shown}" in said
+    for one in published("tools/results/levers.json")["changes"].values():
         low, high = one["difference_ci98.3"]
         assert low < 0 < high  # Holm: the smallest of three p-values is above 0.05 / 3
     starts = published("tools/results/main_job_starts.json")
@@ -200,13 +198,28 @@ def test_the_pretrained_model_has_the_numbers_of_its_recordings():
     assert f"log-probabilities reach {trained[4]}" in first_screen
 
 
+def test_the_qwen_has_the_numbers_of_its_recordings():
+    keys = ("right", "stated", "p_correct", "logprob_mean", "logprob_sum")
+    expected = {
+        f"seed {seed}": [*(f"{start[key]:.3f}" for key in keys), gap(start, "over_sum")]
+        for seed, start in enumerate(qwen.starts(), 1)
+    }
+    assert table("docs/results.md", "start") == expected
+    text = " ".join(page("docs/results.md").split())
+    stated = [
+        published(f"experiments/qwen/results/start{seed}.json")["held_out"]["auroc_confidence"]
+        for seed in (1, 2, 3)
+    ]
+    assert f"confidence is {three(stated)}" in text
+
+
 def test_every_table_of_results_is_checked_here():
     numbers = {
         name: sum(bool(re.search(r"\d\.\d{3}", str(rows))) for rows in tables(page(name)))
         for name in ("README.md", "docs/results.md", "docs/miniature.md")
     }
     # The starts' three are those of the pages; the miniature's budgets: test_miniature_published.
-    assert numbers == {"README.md": 0, "docs/results.md": 5, "docs/miniature.md": 3}
+    assert numbers == {"README.md": 0, "docs/results.md": 6, "docs/miniature.md": 3}
 
 
 BENCH = {

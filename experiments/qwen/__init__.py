@@ -1,0 +1,1 @@
+"""Qwen2.5-Coder on GSM8K."""
