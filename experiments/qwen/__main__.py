@@ -1,21 +1,16 @@
 """``python -m experiments.qwen``: what the starts know, from the published recordings."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from experiments.real.report import read, says_correct
-from svr_lightning.analysis.intervals import percentile_interval
+from experiments.real.report import Array, compared, read, says_correct
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.core.metrics import auroc
 from svr_lightning.files import to_json
 
 RESULTS = Path(__file__).parent / "results"
-RESAMPLES = 2000
-Array = NDArray[Any]
 
 
 def scores(run: TurnTable) -> dict[str, Array]:
@@ -29,30 +24,28 @@ def scores(run: TurnTable) -> dict[str, Array]:
     }
 
 
-def gap_interval(first: Array, second: Array, right: Array) -> list[float] | None:
-    """Of the difference of two AUROCs over all turns, from resampled problems."""
-    rng = np.random.default_rng(0)
-    gaps = []
-    for _ in range(RESAMPLES):
-        drawn = rng.integers(len(right), size=len(right))
-        labels = right[drawn].ravel()
-        gaps.append(auroc(first[drawn].ravel(), labels) - auroc(second[drawn].ravel(), labels))
-    return percentile_interval(np.array(gaps))
+def numbers(run: TurnTable) -> dict[str, Any]:
+    """Of a start: right turns, the AUROC of each score, P(CORRECT) over the sum (``over_sum``)."""
+    ranked = scores(run)
+
+    def ranks(name: str, rows: Array | slice = slice(None)) -> float:
+        return auroc(ranked[name][rows].ravel(), run.correct[rows].ravel())
+
+    return {
+        "right": run.correct.mean(),
+        **{name: ranks(name) for name in ranked},
+        "over_sum": compared(
+            (0,),
+            len(run.ids),
+            lambda _, rows: ranks("p_correct", rows) - ranks("logprob_sum", rows),
+        ),
+    }
 
 
-def starts() -> Iterator[dict[str, Any]]:
-    """By start: the share of right turns, the AUROC of each score, and P(CORRECT) over the sum."""
-    for path in sorted(RESULTS.glob("start*-fresh.jsonl.gz")):
-        (run,) = read(path).values()
-        right = np.asarray(run.correct, dtype=bool)
-        found = scores(run)
-        aurocs = {name: auroc(values.ravel(), right.ravel()) for name, values in found.items()}
-        yield {
-            "right": right.mean(),
-            **aurocs,
-            "over_sum": aurocs["p_correct"] - aurocs["logprob_sum"],
-            "ci95": gap_interval(found["p_correct"], found["logprob_sum"], right),
-        }
+def starts() -> list[dict[str, Any]]:
+    """The numbers of every start, in the order of their seeds."""
+    paths = sorted(RESULTS.glob("start*-fresh.jsonl.gz"))
+    return [numbers(run) for path in paths for run in read(path).values()]
 
 
 if __name__ == "__main__":

@@ -201,7 +201,7 @@ def test_the_pretrained_model_has_the_numbers_of_its_recordings():
 def test_the_qwen_has_the_numbers_of_its_recordings():
     keys = ("right", "stated", "p_correct", "logprob_mean", "logprob_sum")
     expected = {
-        f"seed {seed}": [*(f"{start[key]:.3f}" for key in keys), gap(start, "over_sum")]
+        f"seed {seed}": [*(f"{start[key]:.3f}" for key in keys), gap(start["over_sum"], "value")]
         for seed, start in enumerate(qwen.starts(), 1)
     }
     assert table("docs/results.md", "start") == expected
