@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 
 from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Engine, Output, Request
@@ -103,6 +104,8 @@ class VLLMEngine(Engine):
         arguments = options | fixed | {"dtype": str(self.dtype).removeprefix("torch.")}
         if on_cpu and arguments["enforce_eager"]:  # the default: compiling costs more than it saves
             self._eager = partial(torch.compiler.set_stance, "force_eager")
+        if not on_cpu:
+            rank_zero_info("vLLM starts; on a GPU that is new to it this takes a minute or two")
         gpu = 0 if on_cpu else torch.cuda.current_device()
         with process_named(gpu), self._eager():
             try:

@@ -205,12 +205,17 @@ def test_the_qwen_has_the_numbers_of_its_recordings():
         for seed, start in enumerate(qwen.starts(), 1)
     }
     assert table("docs/results.md", "start") == expected
+    known, free, stated = (
+        f"{fmean(float(cells[column]) for cells in expected.values()):.3f}" for column in (2, 4, 1)
+    )
+    first_screen = " ".join(page("README.md").split())
+    assert f"AUROC of {known} (log-probabilities {free}, stated {stated};" in first_screen
     text = " ".join(page("docs/results.md").split())
-    stated = [
+    held_out = [
         published(f"experiments/qwen/results/start{seed}.json")["held_out"]["auroc_confidence"]
         for seed in (1, 2, 3)
     ]
-    assert f"confidence is {three(stated)}" in text
+    assert f"confidence is {three(held_out)}" in text
 
 
 def test_every_table_of_results_is_checked_here():
