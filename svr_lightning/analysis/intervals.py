@@ -67,8 +67,12 @@ def resample_counts(cluster: Ints, resamples: int, seed: int) -> NDArray[np.int3
     count = _clusters(cluster)
     if count == 0:
         return np.zeros((resamples, 0), dtype=np.int32)
-    draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), resamples)
-    return draws.astype(np.int32)[:, cluster]
+    rng = np.random.default_rng(seed)
+    shares = np.full(count, 1 / count)
+    drawn = np.empty((resamples, len(cluster)), dtype=np.int32)
+    for row in drawn:  # one at a time, since all of them in 64 bits would take gigabytes
+        row[:] = rng.multinomial(count, shares)[cluster]
+    return drawn
 
 
 def split_clusters(cluster: Ints, share: float, seed: int) -> Bools:
