@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from packaging.version import Version
 from torch import Tensor
 from transformers.integrations import hub_kernels
@@ -97,6 +97,10 @@ def _choose_linear_attention(*, trains: bool) -> None:
         not (trains and hopper and Version("3.4") <= release < SAFE_TRITON),
         f"linear attention: Triton {release} computes wrong gradients of it on this GPU "
         "(Hopper); install torch 2.13, which brings 3.7.1",
+    )
+    rank_zero_info(
+        "linear attention: Triton compiles and tunes its kernels in the first steps, which takes a "
+        "few minutes on a new machine"
     )
     if release >= SAFE_TRITON:
         # On Hopper it would compile a kernel of TileLang for each batch size, for half a minute.
