@@ -69,10 +69,9 @@ def resample_counts(cluster: Ints, resamples: int, seed: int) -> NDArray[np.int3
         return np.zeros((resamples, 0), dtype=np.int32)
     rng = np.random.default_rng(seed)
     shares = np.full(count, 1 / count)
-    drawn = np.empty((resamples, len(cluster)), dtype=np.int32)
-    for row in drawn:  # one at a time, since all of them in 64 bits would take gigabytes
-        row[:] = rng.multinomial(count, shares)[cluster]
-    return drawn
+    # One at a time, since all of them in 64 bits would take gigabytes.
+    drawn = (rng.multinomial(count, shares)[cluster] for _ in range(resamples))
+    return np.array([row.astype(np.int32) for row in drawn])
 
 
 def split_clusters(cluster: Ints, share: float, seed: int) -> Bools:
