@@ -206,6 +206,8 @@ def _certify(
             title = f"measured on {which}, which had no part in the choice"
             measured, broken = case.measure(others, rule, title, options.confidence)
     policy = options.write
+    with recorded.samples.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
     certificate = {
         "schema_version": SCHEMA_VERSION,
         "svr_lightning": svr_lightning.__version__,
@@ -220,7 +222,7 @@ def _certify(
         "weights": None if policy is None else weights_digest(policy),
         "data": {
             "samples": str(recorded.samples),
-            "sha256": hashlib.sha256(recorded.samples.read_bytes()).hexdigest(),
+            "sha256": digest,
             "datasets": {name: len(table.ids) for name, table in calibration.items()},
             "clusters": clusters,
             "problems": problem_digests([*recorded.names_of(calibration)]),

@@ -1,6 +1,7 @@
 """``svr replay``: every operating point of recorded turns, and votes of fresh ones."""
 
 import json
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from svr_lightning.core.stopping import Confident, Majority, rule_as_config
 from svr_lightning.tasks.base import GradingError
 from svr_lightning.tasks.grading import GRADERS, SymbolicGrader, get_grader
 from tests.commands import refused
-from tests.trajectories import adaptive, pool, record, records_of, save, uncensored
+from tests.trajectories import adaptive, pool, record, records_of, save, turn, uncensored
 
 
 def shown_by(capsys, *arguments: object) -> str:
@@ -47,6 +48,21 @@ def test_the_operating_point_is_the_rule_that_the_run_had(tmp_path, capsys):
         assert "privileged: labels in prompts" in shown
         point = json.loads((tmp_path / "replay" / "replay.json").read_text())["operating_point"]
         assert point["datasets"]["toy"]["esr"] == 1.0
+
+
+@pytest.mark.parametrize("command", [["replay"], ["certify", "--max-wrong-accepted", "0.5"]])
+def test_the_texts_of_a_problem_that_was_read_leave_memory(tmp_path, command):
+    """Of 150 KB a problem none stays: 40 problems more take less than one more would."""
+    turns = [{**turn(k, True, "C", 0.9, 1), "text": "x" * 50_000} for k in (1, 2, 3)]
+    peaks = []
+    for problems in (20, 20, 60):  # the first fills caches
+        rows = [{**record(str(k)), "turns": turns, "returned_turn": 3} for k in range(problems)]
+        save(tmp_path, rows)
+        tracemalloc.start()
+        assert main([*command, str(tmp_path)]) == 0
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[2] - peaks[1] < 150_000
 
 
 @pytest.mark.parametrize(
