@@ -46,7 +46,7 @@ class Promise(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         else:
             possible = 0 < self.limit < 1 == self.bound
         if not possible:
-            raise ValueError(f"limit={self.limit:g}, bound={self.bound:g}: no limit of {self.name}")
+            raise ValueError(f"{self}: there is no such promise")
 
     def __str__(self) -> str:
         return f"{self.name} at most {self.limit:g}"

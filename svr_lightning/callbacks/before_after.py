@@ -12,7 +12,6 @@ from rich.console import Console
 from svr_lightning.analysis.check_value import Samples, check_value
 from svr_lightning.analysis.results import RESULTS, Evaluation, read_evaluation
 from svr_lightning.core.metrics import DEFINITIONS
-from svr_lightning.core.ranges import WholeNumber, check_arguments
 from svr_lightning.display import interval, plain, text_table
 from svr_lightning.tiny.traces import trace_agrees
 
@@ -37,8 +36,7 @@ class BeforeAfter(Callback):
             the self-check are compared.
     """
 
-    @check_arguments
-    def __init__(self, fresh_turns: WholeNumber = 0) -> None:
+    def __init__(self, fresh_turns: int = 0) -> None:
         self.fresh_turns = fresh_turns
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:

@@ -9,7 +9,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.console import Console
 from rich.text import Text
 
-from svr_lightning.core.ranges import WholeNumber, check_arguments
 from svr_lightning.display import Line, excerpt, plain, turn_header
 from svr_lightning.recipes.base import Group
 from svr_lightning.training.logs import gather_lists
@@ -24,8 +23,7 @@ class RolloutLog(Callback):
         every: optimizer steps between two pairs of printed trajectories; 0 prints none.
     """
 
-    @check_arguments
-    def __init__(self, every: WholeNumber = 20) -> None:
+    def __init__(self, every: int = 20) -> None:
         self.every = every
         self._bytes = 0
 

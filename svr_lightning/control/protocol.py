@@ -217,8 +217,6 @@ _WORD = re.compile(r"[^\W_]")
 
 
 _MARK = re.compile(r"\\boxed|####")
-_AROUND_BOX = re.compile(r"\\[\[\]()]|[\s$]|\.$")
-"""Spaces and the signs of a formula."""
 
 
 def answer_text(completion: str, answer: str | None = None) -> str:
@@ -250,8 +248,8 @@ def answer_text(completion: str, answer: str | None = None) -> str:
         elif _WORD.search(lines[number]):
             break
     text = "\n".join(lines[:end]).replace(ANSWER_OPEN, "").replace(ANSWER_CLOSE, "").strip()
-    bare, alone = (_AROUND_BOX.sub("", part) for part in (text, answer or ""))
-    return answer if answer and bare in (f"\\boxed{{{alone}}}", f"####{alone}") else text
+    bare = text.strip("\\[()] $.\n")  # without the signs of a formula
+    return answer if answer and bare in (f"boxed{{{answer}}}", f"#### {answer}") else text
 
 
 def turn_json(turn: Turn) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 import pytest
 from msgspec import Meta
 
-from svr_lightning.callbacks import RolloutLog
 from svr_lightning.control.controller import Controller
 from svr_lightning.core.ranges import (
     ConfigError,
@@ -134,7 +133,6 @@ def test_arguments_of_a_function_are_held_to_their_ranges():
         (lambda: RewardWeights(cal=math.nan), "cal=nan must be at least -1e+06"),
         (lambda: GRPO(group_size=2.5), "group_size=2.5 must be int, got float"),
         (lambda: Confident(needs_correct="yes"), "needs_correct='yes' must be bool, got str"),
-        (lambda: RolloutLog(every=-1), "every=-1 must be at least 0"),
         (lambda: Controller(str, "countdwn"), "unknown task 'countdwn'"),
         (lambda: Controller(str, None), "task=None is neither a task nor the name of one"),
         (lambda: SVRModule(updates_per_rollout=0), "updates_per_rollout=0 must be at least 1"),

@@ -51,7 +51,7 @@ def test_the_text_of_an_answer_has_no_tags_and_no_self_check(completion, text):
     ("written", "text"),
     [
         (r"\boxed{42}", "42"),
-        (r"\[ \boxed{ 42 } \]", "42"),
+        (r"\[ \boxed{42} \].", "42"),
         (r"$\boxed{\frac{1}{2}}$", r"\frac{1}{2}"),
         ("#### 42", "42"),
         (r"It is \boxed{42}.", r"It is \boxed{42}."),
