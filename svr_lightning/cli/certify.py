@@ -206,8 +206,6 @@ def _certify(
             title = f"measured on {which}, which had no part in the choice"
             measured, broken = case.measure(others, rule, title, options.confidence)
     policy = options.write
-    with recorded.samples.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
     certificate = {
         "schema_version": SCHEMA_VERSION,
         "svr_lightning": svr_lightning.__version__,
@@ -222,7 +220,7 @@ def _certify(
         "weights": None if policy is None else weights_digest(policy),
         "data": {
             "samples": str(recorded.samples),
-            "sha256": digest,
+            "sha256": _sha256(recorded.samples),
             "datasets": {name: len(table.ids) for name, table in calibration.items()},
             "clusters": clusters,
             "problems": problem_digests([*recorded.names_of(calibration)]),
@@ -240,6 +238,11 @@ def _certify(
         _say(f"not kept there: {', '.join(broken)}. New problems may be harder: do not use it")
     _say(", ".join(map(str, files)))
     return BROKEN if choice is None or broken else 0
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _say(*lines: str) -> None:
