@@ -98,10 +98,11 @@ def _choose_linear_attention(*, trains: bool) -> None:
         f"linear attention: Triton {release} computes wrong gradients of it on this GPU "
         "(Hopper); install torch 2.13, which brings 3.7.1",
     )
-    rank_zero_info(
-        "linear attention: Triton compiles and tunes its kernels in the first steps, which takes a "
-        "few minutes on a new machine"
-    )
+    if trains:
+        rank_zero_info(
+            "linear attention: Triton compiles and tunes its kernels in the first steps, which "
+            "takes a few minutes on a new machine"
+        )
     if release >= SAFE_TRITON:
         # On Hopper it would compile a kernel of TileLang for each batch size, for half a minute.
         os.environ.setdefault("FLA_TILELANG", "0")
