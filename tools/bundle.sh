@@ -2,7 +2,7 @@
 # Packs what the tests of a GPU need for a CUDA machine without network, which holds Python 3.12, torch 2.11 (CUDA 13) and the
 # packages named under "held" already. The checkout travels by itself, and nothing is compiled there.
 #
-#   tools/bundle.sh DIR      makes DIR/install.sh, DIR/base.00 to 06 and DIR/vllm.00 to 33, each of 42 MiB at most
+#   tools/bundle.sh DIR      makes DIR/install.sh and the parts DIR/base.NN (about 290 MiB) and DIR/vllm.NN (1.4 GiB), each of 36 MiB at most
 #
 # Bring the parts into one folder of that machine, one by one if need be, then run each of these as two commands of at most ten
 # minutes, from the checkout; FILE is one that survives a machine that goes away:
@@ -86,7 +86,7 @@ sys.exit("\n".join(["bundle.sh: correct base, vllm, held or left_out:", *sorted(
 PYTHON
 
 rm -f "$out"/base.* "$out"/vllm.*
-for set in base vllm; do tar --create --directory "$all" $set | split --bytes 42M --numeric-suffixes - "$out/$set."; done
+for set in base vllm; do tar --create --directory "$all" $set | split --bytes 36M --numeric-suffixes - "$out/$set."; done
 cat > "$out/install.sh" <<INSTALL
 #!/usr/bin/env bash
 # bash install.sh base|vllm: joins the parts of this folder and installs them into its folder site.
