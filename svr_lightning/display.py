@@ -6,16 +6,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.box import SIMPLE
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from tqdm import tqdm
 
-from svr_lightning.core.types import SelfCheck
+from svr_lightning.core.types import Turn
 
 COLUMNS = 80
 _VERDICT_STYLE = {"CORRECT": "bold blue", "INCORRECT": "bold dark_orange", "UNSURE": "bold grey50"}
-_LINES = 12
-"""Longest excerpt of one turn, in lines."""
 _LONGEST_NAME = 20
 _EVERY = 30.0
 """Seconds between two progress lines if the output is no terminal."""
@@ -30,23 +29,6 @@ def short(text: str, limit: int) -> str:
     """A name on one line, without control characters, of at most ``limit`` characters."""
     clean = plain(" ".join(text.split()))
     return clean if len(clean) <= limit else f"{clean[: limit - 1]}\u2026"
-
-
-def excerpt(text: str, lines: int = _LINES) -> str:
-    """The last lines of a text, where the answer and the self-check stand."""
-    rows = plain(text).strip().splitlines()
-    return "\n".join(rows if len(rows) <= lines else ["...", *rows[-lines:]])
-
-
-def turn_header(index: int, check: SelfCheck | None, note: str) -> Text:
-    """``turn 2  INCORRECT 0.35  note``; without a self-check ``turn 2  note``."""
-    header = Text(f"turn {index:<2} ", style="bold")
-    if check is not None:
-        verdict = check.verdict.value
-        header.append(f"{verdict:<9} ", style=_VERDICT_STYLE.get(verdict, ""))
-        header.append(f"{check.confidence:.2f}  ", style="bold")
-    header.append(note, style="grey50")
-    return header
 
 
 def number(value: float) -> str:
@@ -68,6 +50,33 @@ def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str
     for row in rows:
         table.add_row(*map(Text, row))
     return table
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
+    """Print a :func:`text_table`."""
+    Console().print(text_table(columns, rows, title))
+
+
+def say(*lines: str, style: str = "") -> None:
+    """Print lines as text, without control characters."""
+    for line in lines:
+        Console().print(Text(plain(line), style=style))
+
+
+def print_turn(turn: Turn, note: str, lines: int = 12) -> None:
+    """Print ``turn 2  INCORRECT 0.35  note``, and below it the end of the turn's text.
+
+    There the answer and the self-check stand. Without a self-check it is ``turn 2  note``.
+    """
+    header = Text(f"turn {turn.index:<2} ", style="bold")
+    if turn.check is not None:
+        verdict = turn.check.verdict.value
+        header.append(f"{verdict:<9} ", style=_VERDICT_STYLE.get(verdict, ""))
+        header.append(f"{turn.check.confidence:.2f}  ", style="bold")
+    header.append(note, style="grey50")
+    Console().print(header)
+    rows = plain(turn.completion.text).strip().splitlines()
+    say("\n".join(rows if len(rows) <= lines else ["...", *rows[-lines:]]))
 
 
 def join_first(names: Sequence[str], most: int = 10, between: str = ", ") -> str:

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 from lightning.pytorch import Callback, Trainer
-from rich.console import Console
 
 from svr_lightning.analysis.check_value import Samples, check_value
 from svr_lightning.analysis.results import RESULTS, Evaluation, read_evaluation
 from svr_lightning.core.metrics import DEFINITIONS
-from svr_lightning.display import interval, plain, text_table
+from svr_lightning.display import interval, plain, print_table
 from svr_lightning.tiny.traces import trace_agrees
 
 _DIFFERENCES = {
@@ -92,7 +91,7 @@ def print_comparison(
         change = "" if old is None or new is None else signed.format(new - old)
         rows.append([metric.words, metric.text(old), metric.text(new), change])
     title = f"{plain(dataset)}: {after['n']} held-out prompts{note}"
-    Console().print(text_table(("", "before", "after", "change"), rows, title))
+    print_table(("", "before", "after", "change"), rows, title)
 
 
 def print_check_value(folder: Path) -> None:
@@ -105,7 +104,6 @@ def print_check_value(folder: Path) -> None:
     fresh = samples_of(read_evaluation(folder / "fresh"))
     earlier = folder / "fresh_before"
     untrained = samples_of(read_evaluation(earlier)) if earlier.is_dir() else {}
-    console = Console()
     for name, table in refined.items():
         found = check_value(table, fresh[name], untrained.get(name))
         rows = []
@@ -116,13 +114,13 @@ def print_check_value(folder: Path) -> None:
                 cells += [interval(row["ci95"]), f"{row['tokens']:.0f}"]
             rows.append(cells)
         title = f"{plain(name)}: accuracy within {found['budget']:.0f} tokens per problem"
-        console.print(text_table(("", "before", "after", "95 %", "tokens"), rows, title))
+        print_table(("", "before", "after", "95 %", "tokens"), rows, title)
         rows = [
             [words, f"{found[key]:+.3f}", interval(found[f"{key}_ci95"], "{:+.3f}")]
             for key, words in _DIFFERENCES.items()
             if found.get(key) is not None
         ]
-        console.print(text_table(("difference", "mean", "95 %"), rows, "the self-check is worth"))
+        print_table(("difference", "mean", "95 %"), rows, "the self-check is worth")
 
 
 def _shown(accuracy: float | None) -> str:

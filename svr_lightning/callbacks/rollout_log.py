@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from rich.console import Console
-from rich.text import Text
 
-from svr_lightning.display import Line, excerpt, plain, turn_header
+from svr_lightning.display import Line, print_turn, say
 from svr_lightning.recipes.base import Group
 from svr_lightning.training.logs import gather_lists
 
@@ -106,17 +104,15 @@ def print_extremes(groups: list[Group], step: int, *, uses_labels: bool = False)
         ((r, group, i) for group in groups for i, r in enumerate(group.returns)),
         key=lambda entry: entry[0],
     )
-    console = Console()
     for name, (value, group, index) in (("best", ranked[-1]), ("worst", ranked[0])):
-        title = f"step {step}  {name}  {plain(group.problem.id)}  R={value:+.2f}"
+        title = f"step {step}  {name}  {group.problem.id}  R={value:+.2f}"
         title += "  privileged: labels in prompts" if uses_labels else ""
-        console.print(Text(title, style="bold underline"))
-        console.print(Text(plain(group.problem.question), style="italic"))
+        say(title, style="bold underline")
+        say(group.problem.question, style="italic")
         trajectory = group.trajectories[index]
         for turn, scored in zip(trajectory.turns, group.scored[index], strict=True):
             note = f"y={int(scored.correct)}  {scored.completion_tokens} tokens"
-            console.print(turn_header(turn.index, turn.check, note))
-            console.print(Text(excerpt(turn.completion.text, lines=6)))
+            print_turn(turn, note, lines=6)
 
 
 def _path(trainer: Trainer) -> Path:

@@ -28,8 +28,6 @@ from typing import Any
 
 import numpy as np
 from msgspec import to_builtins
-from rich.console import Console
-from rich.text import Text
 
 import svr_lightning
 from svr_lightning.analysis.certificates import (
@@ -57,7 +55,7 @@ from svr_lightning.analysis.replay import THRESHOLDS, MissingTurnsError, Tables
 from svr_lightning.analysis.results import RESULTS, Evaluation, certified_settings, setting
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.core.stopping import Confident
-from svr_lightning.display import number, plain, text_table
+from svr_lightning.display import number, print_table, say
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import write_json
 
@@ -79,25 +77,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tokens = _number("above 0", lambda value: 0 < value < math.inf)
     about = "an evaluation, or a log"
     add("recording", type=Path, nargs="?", metavar="FOLDER", help=about)
-    add("--columns", nargs="+", metavar="NAME=COLUMN", help="read a log: its column names")
+    add("--columns", nargs="+", metavar="NAME=COLUMN", help="names of a log's columns")
     add("--calibrate-on", type=part, help="share of the problems, drawn at random (0.5)")
     last = "calibrate on all but this share, the last problems; shows errors that grow with time"
     add("--check-last", type=share, metavar="SHARE", help=last)
-    early = "share of problems that stop early with a wrong answer, at most"
+    early = "at most this share of problems stops early with a wrong answer"
     add("--max-pse", type=share, help=early)
-    accepted = "share of wrong answers among accepted ones, at most"
+    accepted = "at most this share of accepted answers is wrong"
     add("--max-wrong-accepted", type=share, help=accepted)
-    add("--min-accuracy", type=share, help="share of correct answers, at least")
-    add("--max-tokens", type=tokens, help="mean tokens per problem, at most")
+    add("--min-accuracy", type=share, help="at least this share of answers is correct")
+    add("--max-tokens", type=tokens, help="at most so many tokens per problem on average")
     add("--token-bound", type=tokens, help="tokens that no problem can exceed")
-    add("--confidence", type=share, default=0.9, help="for all promises together (default 0.9)")
+    add("--confidence", type=share, default=0.9, help="in all promises together (default 0.9)")
     add("--max-turns", type=int, help="T_max (default: what was recorded)")
     real = _number("a number", lambda value: not math.isnan(value))
-    add("--thresholds", type=real, nargs="+", help="the grid to choose from")
+    add("--thresholds", type=real, nargs="+", help="the thresholds to choose from")
     plan = "only print how many labels the promises need"
     add("--plan", action="store_true", default=None, help=plan)
     add("--check", type=Path, metavar="CERTIFICATE", help="test its promises on the recording")
-    add("--write", type=Path, metavar="POLICY", help="policy folder for operating_point.json")
+    add(
+        "--write",
+        type=Path,
+        metavar="POLICY",
+        help="policy's folder, which gets operating_point.json",
+    )
     add("--out", type=Path, help="folder; default: certify/ beside the recording")
 
 
@@ -233,21 +236,16 @@ def _certify(
     write_json(files[0], certificate)
     if choice is not None and policy is not None and not broken:
         files.append(write_operating_point(policy, choice.threshold, certificate))
-    _say(*(f"note: {note}" for note in notes))
+    say(*(f"note: {note}" for note in notes))
     if broken:
-        _say(f"not kept there: {', '.join(broken)}. New problems may be harder: do not use it")
-    _say(", ".join(map(str, files)))
+        say(f"broken there: {', '.join(broken)}. Do not use it: new problems may be harder")
+    say(", ".join(map(str, files)))
     return BROKEN if choice is None or broken else 0
 
 
 def _sha256(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _say(*lines: str) -> None:
-    for line in lines:
-        Console().print(Text(plain(line)))
 
 
 def _refuse_vacuous(points: Sequence[Replayed], case: "_Case", gate: Confident) -> None:
@@ -360,7 +358,7 @@ class _Case:
             rate = _rate(point.rates, promise.name)
             rows.append((promise.name, number(promise.limit), rate, f"{p_value:.3g}"))
         heads = ("promise", "at most", f"here, {_sizes(tables)[0]} problems", "p-value if kept")
-        Console().print(text_table(heads, rows, title))
+        print_table(heads, rows, title)
         return measured, broken
 
 
@@ -392,7 +390,7 @@ def _check(options: argparse.Namespace) -> int:
     if broken:
         surely = f"with confidence {options.confidence:g}; certify again on new problems"
         message = f"no longer kept: {', '.join(broken)}, {surely}"
-    _say(message)
+    say(message)
     return BROKEN if broken else 0
 
 
@@ -409,7 +407,7 @@ def _others(recorded: Evaluation, certificate: Certificate) -> Tables:
         if rows.any():
             others[name] = table.select(rows)
     rest = "they are left out" if others else "check on new problems, since these show little"
-    _say(f"{note}; {rest}")
+    say(f"{note}; {rest}")
     return others or recorded.tables
 
 
@@ -426,8 +424,8 @@ def _plan(promises: Sequence[Promise], size: int, delta: float) -> int:
             rows.append((promise.name, number(promise.limit), number(rate), str(needed)))
     require(bool(rows), "--plan counts labels for promises on shares; add one, such as --max-pse")
     heads = ("promise", "at most", "if the true rate is", "independent labels")
-    Console().print(text_table(heads, rows, "labels for a certificate in nine cases of ten"))
-    _say(
+    print_table(heads, rows, "labels for a certificate in nine cases of ten")
+    say(
         "Variants of one problem count as one; wrong_accepted needs as many accepted answers. "
         f"Fewer --thresholds need fewer: each is tested at {level:.3g}. Calibrate on all labels "
         "with --calibrate-on 1; by default, half of them check the result."
@@ -449,9 +447,8 @@ def _show(candidates: Sequence[Candidate], title: str) -> None:
         rates = [_rate(row.rates, name) for name in _RATES]
         certified = "yes" if row.certified else "no" if row.level else "not tested"
         rows.append([number(row.threshold), *rates, certified])
-    console = Console()
-    console.print(Text(f"{title}; wrong acc.: wrong of accepted answers", style="bold"))
-    console.print(text_table(_HEADS, rows))
+    say(f"{title}; wrong acc.: wrong of accepted answers", style="bold")
+    print_table(_HEADS, rows)
 
 
 def _show_choice(
@@ -459,7 +456,7 @@ def _show_choice(
 ) -> None:
     """The choice, or why there is none and what may help; ``any_left``: not all calibrated."""
     if choice is not None:
-        _say(f"threshold {number(choice.threshold)}: {promised}, on new problems like these")
+        say(f"threshold {number(choice.threshold)}: {promised}, on new problems like these")
         return
     useless = any(row.certified for row in candidates)
     which = "only thresholds at which no answer can break it" if useless else "no threshold"
@@ -469,7 +466,7 @@ def _show_choice(
     if len(candidates) > 1:
         advice += "Fewer --thresholds need fewer. "
     advice += "Ask for several promises in one command: asked one by one, more of them are wrong"
-    _say(f"{which} can keep the promise: {promised}", advice)
+    say(f"{which} can keep the promise: {promised}", advice)
 
 
 def _rate(rates: Mapping[str, float], name: str) -> str:

@@ -24,9 +24,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
 from svr_lightning.analysis.logs import read_recording
 from svr_lightning.analysis.metrics import groups, summarize
 from svr_lightning.analysis.regrade import regrade
@@ -36,7 +33,7 @@ from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.analysis.table import turn_tables
 from svr_lightning.analysis.voting import VOTES, vote
 from svr_lightning.core.metrics import DEFINITIONS
-from svr_lightning.display import interval, short, text_table
+from svr_lightning.display import interval, print_table, say, short
 from svr_lightning.errors import ConfigError, as_config_error, require
 from svr_lightning.files import write_json
 from svr_lightning.tasks.grading import GRADERS
@@ -88,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     out = options.out or recorded.samples.parent / "replay"
     write_json(out / "replay.json", found)
     show(found, str(rule))
-    Console().print(Text(str(out / "replay.json")))
+    say(str(out / "replay.json"))
     return 0
 
 
@@ -105,7 +102,7 @@ def _graded(recorded: Evaluation, grader: str, trusted: Sequence[str]) -> Evalua
     wrong = pairs.count((True, False))
     undecided = sum(turn.grading_error is not None for turn in new)
     changes = f"{right} of {len(new)} turns now right, {wrong} now wrong, {undecided} undecided"
-    Console().print(Text(f"labels by {grader}: {changes}"))
+    say(f"labels by {grader}: {changes}")
     rule = next(iter(recorded.tables.values())).rule
     tables = turn_tables(records, rule, recorded.max_turns)
     return replace(recorded, tables=tables)
@@ -114,22 +111,21 @@ def _graded(recorded: Evaluation, grader: str, trusted: Sequence[str]) -> Evalua
 def show(found: Mapping[str, Any], rule: str) -> None:
     """The curves of each data set, or of the paper's average, in tables of at most 80 columns."""
     point = found["operating_point"]
-    console = Console()
-    console.print(Text(f"the run's rule: {rule}, T_max = {point['max_turns']}"))
+    say(f"the run's rule: {rule}, T_max = {point['max_turns']}")
     if found["privileged"]:
-        console.print(Text("privileged: labels in prompts", style="bold"))
+        say("privileged: labels in prompts", style="bold")
     heads = [DEFINITIONS[name].head for name in COLUMNS]
     for part in groups(point["datasets"]):
         title = short(part, 40)
         budgets = [[str(row["budget"]), *_cells(row, part)] for row in found["fixed"]]
         rows = [[f"{row['threshold']:.2f}", *_cells(row, part)] for row in found["thresholds"]]
         own = ["the run's rule", *_cells(point, part)]
-        console.print(text_table(["K", *heads], budgets, f"{title}: fixed budgets"))
-        console.print(text_table(["threshold", *heads], [*rows, own], f"{title}: adaptive"))
+        print_table(["K", *heads], budgets, f"{title}: fixed budgets")
+        print_table(["threshold", *heads], [*rows, own], f"{title}: adaptive")
         if "stops" in found:
-            _print_stops(console, title, found["stops"][part])
+            _print_stops(title, found["stops"][part])
     if "votes" in found:
-        _print_votes(console, found["votes"])
+        _print_votes(found["votes"])
 
 
 def _cells(row: Mapping[str, Any], part: str) -> list[str]:
@@ -138,7 +134,7 @@ def _cells(row: Mapping[str, Any], part: str) -> list[str]:
     return [summary(part, metric).text for metric in COLUMNS]
 
 
-def _print_stops(console: Console, title: str, stops: Mapping[str, Any]) -> None:
+def _print_stops(title: str, stops: Mapping[str, Any]) -> None:
     """Stopping rules at equal tokens, and the winner."""
     rows = []
     for row in stops["rows"]:
@@ -150,11 +146,11 @@ def _print_stops(console: Console, title: str, stops: Mapping[str, Any]) -> None
         rows.append([row["name"], f"{row['accuracy']:.3f}", f"{row['tokens']:.0f}", gap])
     title = f"{title}: stopping rules within {stops['budget']:.0f} tokens per problem"
     headings = ["rule", "accuracy", "tokens", "to the winner, 95 %"]
-    console.print(text_table(headings, rows, title))
-    console.print(Text("settings are chosen on one half of the problems, measured on the other"))
+    print_table(headings, rows, title)
+    say("settings are chosen on one half of the problems, measured on the other")
 
 
-def _print_votes(console: Console, votes: Mapping[str, Any]) -> None:
+def _print_votes(votes: Mapping[str, Any]) -> None:
     """The accuracy of one sample, and Maj@k, of every data set."""
     rows = []
     for name, values in votes.items():
@@ -165,4 +161,4 @@ def _print_votes(console: Console, votes: Mapping[str, Any]) -> None:
             rows.append([heading, k, f"{values[metric]:.3f}", interval(bounds), tokens])
             heading = ""
     heads = ("data set", "k", "Maj@k", "95 %", "tokens")
-    console.print(text_table(heads, rows, "majority of fresh turns"))
+    print_table(heads, rows, "majority of fresh turns")

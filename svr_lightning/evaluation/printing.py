@@ -12,7 +12,7 @@ from svr_lightning.analysis.results import setting
 from svr_lightning.core.metrics import DEFINITIONS, NONE, PRINTED
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, Turn
-from svr_lightning.display import excerpt, interval, plain, short, text_table, turn_header
+from svr_lightning.display import interval, plain, print_turn, say, short, text_table
 from svr_lightning.errors import program
 
 _NAME = 16
@@ -28,31 +28,28 @@ class TurnPrinter:
 
     def __call__(self, problem: Problem, turn: Turn) -> None:
         """Print one turn."""
-        console = Console()
         if self._heading != problem.id:
-            console.print(Text(f"\n{plain(problem.question)}", style="italic"))
+            say(f"\n{problem.question}", style="italic")
             self._heading = problem.id
         tokens = f"{turn.completion.completion_tokens} tokens"
         note = f"{tokens}, truncated" if turn.completion.truncated else tokens
         if self._name_problems:
             note += f"  [{plain(problem.id)}]"
-        console.print(turn_header(turn.index, turn.check, note))
-        console.print(Text(excerpt(turn.completion.text)))
+        print_turn(turn, note)
 
 
 def print_outcome(
     record: SampleRecord, rule: StopRule | None, *, name_problem: bool = False
 ) -> None:
     """Say what is returned, where the trajectory stopped and why."""
-    console = Console()
     if not record.turns:
-        console.print(Text(f"{plain(record.id)}: {record.error}", style="red"))
+        say(f"{record.id}: {record.error}", style="red")
         return
     turn = record.turns[record.returned_turn - 1]
     grade = {True: ", correct", False: ", incorrect", None: ""}[turn.correct]
     if turn.grading_error is not None:
         grade = ", could not be graded"
-    console.print(
+    Console().print(
         Text.assemble(
             (f"answer [{plain(record.id)}]: " if name_problem else "answer: ", "bold"),
             plain(str(turn.answer)) + grade,

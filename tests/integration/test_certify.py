@@ -354,7 +354,7 @@ def test_errors_that_grow_with_time_show_in_the_last_problems_alone(tmp_path, po
     assert found(samples)["data"]["datasets"] == {"toy": 225}
     assert found(samples)["measured"]["pse"]["rate"] == 0.4
     assert read_operating_point(policy) is None
-    assert "not kept there: pse" in screen(capsys)
+    assert "broken there: pse" in screen(capsys)
 
 
 def test_a_data_set_on_which_the_rule_fails_is_named(tmp_path, capsys):
