@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from svr_lightning.core.credit import RewardScale
+from svr_lightning.core.credit import RewardScale, group_advantages
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.ranges import Count, check_fields, require_field
 from svr_lightning.core.rewards import (
@@ -124,14 +124,20 @@ class Recipe(ABC):
         """Optimised sequences per problem, which sizes the optimizer step."""
         return self.group_size
 
-    @abstractmethod
     def credit(self, group: Group) -> list[Sample]:
         """The optimised sequences of one group, with their advantages.
+
+        By default the last completion of each trajectory, with its group-relative advantage.
 
         Returns:
             At most ``samples_per_problem`` samples; missing ones count with a loss of 0 in the
             mean over an optimizer step.
         """
+        advantages = group_advantages(group.returns, self.scale_rewards)
+        return [
+            sample_of(trajectory.turns[-1], group.problem, advantage)
+            for trajectory, advantage in zip(group.trajectories, advantages, strict=True)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,14 +228,6 @@ def sample_of(
         policy_version=completion.policy_version,
         text_span=text_span,
     )
-
-
-def last_turn_samples(group: Group, advantages: Sequence[float]) -> list[Sample]:
-    """The last turn of each trajectory, with the trajectory's advantage."""
-    return [
-        sample_of(trajectory.turns[-1], group.problem, advantage)
-        for trajectory, advantage in zip(group.trajectories, advantages, strict=True)
-    ]
 
 
 def drawn_samples(group: Group, samples: list[Sample], count: int) -> list[Sample]:

@@ -7,10 +7,8 @@ is GRPO's; the published setting takes four (configs/methods/gspo_published.yaml
 
 from dataclasses import dataclass
 
-from svr_lightning.core.credit import group_advantages
 from svr_lightning.core.ranges import Count
-from svr_lightning.core.types import Sample
-from svr_lightning.recipes.base import Baseline, Group, last_turn_samples
+from svr_lightning.recipes.base import Baseline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,10 +17,6 @@ class GRPO(Baseline):
 
     group_size: Count = 24
     """G, completions per problem."""
-
-    def credit(self, group: Group) -> list[Sample]:
-        """Each completion with its group-relative advantage."""
-        return last_turn_samples(group, group_advantages(group.returns, self.scale_rewards))
 
     def evaluated_turns(self, max_turns: int) -> int:
         """One: the first response is the answer."""

@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from svr_lightning.core.credit import group_advantages
 from svr_lightning.core.rewards import BaselineReward, Reward
-from svr_lightning.core.types import Sample
-from svr_lightning.recipes.base import Group, MultiTurn, last_turn_samples
+from svr_lightning.recipes.base import MultiTurn
 from svr_lightning.recipes.dialogues import Dialogue
 from svr_lightning.recipes.labels import ScoreShown
 
@@ -36,7 +34,3 @@ class Oracle(MultiTurn):
     def returns(self, rewards: Sequence[Sequence[Reward]]) -> list[float]:
         """[G] the mean over the turns of each trajectory, as in SVR."""
         return [fmean(turn.total for turn in turns) for turns in rewards]
-
-    def credit(self, group: Group) -> list[Sample]:
-        """The final completion of each trajectory, as in SVR."""
-        return last_turn_samples(group, group_advantages(group.returns, self.scale_rewards))

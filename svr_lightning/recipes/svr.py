@@ -8,13 +8,13 @@ the final completion only.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from svr_lightning.core.credit import check_choices, group_advantages
+from svr_lightning.core.credit import check_choices
 from svr_lightning.core.parsing import SelfCheckFields
 from svr_lightning.core.ranges import Count, NotNegative
 from svr_lightning.core.rewards import Reward, turn_rewards
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import Problem, Sample, ScoredTurn
-from svr_lightning.recipes.base import Group, Recipe, last_turn_samples, sample_of
+from svr_lightning.recipes.base import Group, Recipe, sample_of
 from svr_lightning.recipes.dialogues import Dialogue, RolloutGenerator, SelfVerifying
 
 
@@ -40,10 +40,6 @@ class SelfChecked(Recipe):
     def returns(self, rewards: Sequence[Sequence[Reward]]) -> list[float]:
         """[G] the mean total over the turns of each trajectory."""
         return [sum(turn.total for turn in turns) / len(turns) for turns in rewards]
-
-    def credit(self, group: Group) -> list[Sample]:
-        """The final completion of each trajectory, with its group-relative advantage."""
-        return last_turn_samples(group, group_advantages(group.returns, self.scale_rewards))
 
 
 @dataclass(frozen=True, kw_only=True)
