@@ -11,8 +11,6 @@ from torch import Tensor
 
 from svr_lightning.core.ranges import NotNegative, Positive, check_fields
 
-RatioLevel = Literal["token", "sequence"]
-CorrectionLevel = Literal["off", "token", "sequence"]
 CORRECTION_CAP = 2.0
 """Largest importance weight, which bounds the variance."""
 
@@ -21,7 +19,7 @@ CORRECTION_CAP = 2.0
 class LossSpec:
     """The options of the policy loss."""
 
-    ratio: RatioLevel = "token"
+    ratio: Literal["token", "sequence"] = "token"
     """``token`` as in GRPO; ``sequence`` for the geometric-mean ratio of GSPO."""
     clip_eps: Positive = 0.2
     """epsilon: the ratio is clipped to [1 - clip_eps, 1 + clip_eps_high]."""
@@ -29,10 +27,10 @@ class LossSpec:
     """Upper clip; None means the same as ``clip_eps``."""
     beta: NotNegative = 0.08
     """KL coefficient."""
-    behaviour_correction: CorrectionLevel = "off"
-    """Importance sampling: weight the loss by the ratio of the trainer's probability to that at
-    sampling, for each ``token``, or as the product over a ``sequence``. Corrects for numerical
-    differences between engine and trainer. Weights above :data:`CORRECTION_CAP` are clipped."""
+    behaviour_correction: Literal["off", "token"] = "off"
+    """Importance sampling: ``token`` weighs the loss of each token by the ratio of the trainer's
+    probability to that at sampling. Corrects for numerical differences between engine and trainer.
+    Weights above :data:`CORRECTION_CAP` are clipped."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -43,7 +41,6 @@ class BehaviourWeights(NamedTuple):
 
     mean: Tensor
     """1 in expectation."""
-    max: Tensor
     clipped: Tensor
     """Share of tokens whose weight is clipped."""
 
@@ -96,21 +93,15 @@ def expected_score(logits: Tensor, scores: Tensor, temperature: float) -> Tensor
     return ((logits.float() / temperature).softmax(dim=-1) * scores).sum(dim=-1)
 
 
-def behaviour_weights(
-    trainer_logprobs: Tensor, engine_logprobs: Tensor, mask: Tensor, level: CorrectionLevel
-) -> Tensor:
+def behaviour_weights(trainer_logprobs: Tensor, engine_logprobs: Tensor, mask: Tensor) -> Tensor:
     """[B, T] importance weights pi / mu of tokens that mu sampled.
 
     Args:
         trainer_logprobs: [B, T] under pi, the trainer's policy at the time of the rollout.
         engine_logprobs: [B, T] under mu, as the engine computed them when it sampled.
         mask: [B, T] 1 on completion tokens.
-        level: ``token`` for exp(log pi - log mu) of each token, ``sequence`` for the exponential of
-            their sum, the same for all tokens of a sequence.
     """
     log_weight = torch.where(mask > 0, trainer_logprobs - engine_logprobs, 0.0)
-    if level == "sequence":
-        log_weight = log_weight.sum(dim=1, keepdim=True).expand_as(mask)
     return log_weight.clamp(-20.0, 20.0).exp()
 
 
@@ -118,7 +109,6 @@ def _summary(weights: Tensor, mask: Tensor) -> BehaviourWeights:
     tokens = mask.sum(dim=1).clamp(min=1.0)
     return BehaviourWeights(
         mean=(weights * mask).sum(dim=1) / tokens,
-        max=(weights * mask).max(dim=1).values,
         clipped=((weights > CORRECTION_CAP) * mask).sum(dim=1) / tokens,
     )
 
@@ -168,9 +158,7 @@ def policy_loss(
     if spec.behaviour_correction != "off":
         if engine_logprobs is None:
             raise ValueError("behaviour_correction needs the engine's log-probabilities")
-        weights = behaviour_weights(
-            trainer_logprobs, engine_logprobs, mask, spec.behaviour_correction
-        )
+        weights = behaviour_weights(trainer_logprobs, engine_logprobs, mask)
         per_token = weights.clamp(max=CORRECTION_CAP) * per_token
         behaviour = _summary(weights, mask)
     held_back = (clipped < unclipped).to(logp.dtype)

@@ -132,12 +132,9 @@ class Renderer:
             self.characters(completion.token_ids),
         )
 
-    def loss_tokens(self, sample: Sample) -> tuple[int, int]:
-        """The completion tokens in a sample's loss: the first and the one past the last."""
-        count = len(sample.completion_ids)
-        if sample.text_span is None:
-            return 0, count
-        return token_span(sample.text_span, count, self.characters(sample.completion_ids))
+    def tokens_of(self, span: tuple[int, int], token_ids: Sequence[int]) -> tuple[int, int]:
+        """The tokens of a completion that a span of its text lies in: see :func:`token_span`."""
+        return token_span(span, len(token_ids), self.characters(token_ids))
 
     def characters(self, token_ids: Sequence[int]) -> Callable[[int], int]:
         """From a number of a completion's tokens to how many characters of its text these are."""

@@ -2,11 +2,11 @@
 
 import csv
 import math
-import os
 import resource
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import StringIO
 from itertools import chain
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -22,6 +22,7 @@ from svr_lightning.core.metrics import auroc
 from svr_lightning.core.rewards import Reward
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.core.types import ScoredTurn, StopSignals, Verdict
+from svr_lightning.files import write_file
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.dialogues import Dialogue
 
@@ -66,20 +67,19 @@ class CSVLog(Logger):
 
     @rank_zero_only
     def keep(self, is_kept: Callable[[int, str], bool]) -> None:
-        """Drop the rows whose step and key are not ``wanted``: they are logged again."""
+        """Drop all rows whose step and key are not kept: they are logged again."""
         if not self.path.exists():
             return
         with self.path.open(newline="") as stream:
             header, *rows = list(csv.reader(stream)) or [["step", "key", "value"]]
         whole = [row for row in rows if len(row) == 3 and row[0].isdigit()]
         rows_before = [row for row in whole if is_kept(int(row[0]), row[1])]
-        aside = self.path.with_name(".metrics.csv.writing")
-        with aside.open("w", newline="") as stream:
-            csv.writer(stream).writerows([header, *rows_before])
-        os.replace(aside, self.path)
+        kept = StringIO(newline="")
+        csv.writer(kept).writerows([header, *rows_before])
+        write_file(self.path, [kept.getvalue()])
 
 
-MAXIMA = frozenset({"train/ratio_max", "train/behaviour/max", "memory/peak"})
+MAXIMA = frozenset({"train/ratio_max", "memory/peak"})
 """Logged values that are combined over processes by their maximum, not their mean."""
 
 

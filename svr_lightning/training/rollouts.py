@@ -113,8 +113,7 @@ def optimizer_steps(
         accumulate=accumulate,
         updates=updates,
         version=version,
-        loss_tokens=renderer.loss_tokens,
-        token_choices=renderer.token_choices,
+        renderer=renderer,
         dummy_sample=dummy_sample(groups),
     )
     if updates > 1:

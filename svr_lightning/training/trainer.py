@@ -284,21 +284,18 @@ class SVRTrainer(Trainer):
         steps = self.num_training_batches * updates * max(self.max_epochs or 0, 1)
         return steps if self.max_steps == -1 else min(steps, self.max_steps)
 
-    def export(
-        self, model: Any, datamodule: Any, ckpt_path: str | None = None, out: str | None = None
-    ) -> None:
-        """Write the policy of a checkpoint as a folder that ``from_pretrained`` loads.
+    def export(self, model: Any, datamodule: Any, ckpt_path: str | None = None) -> None:
+        """Write the policy of a checkpoint to ``export/policy/``, for ``from_pretrained``.
 
         Args:
             model: the module that the checkpoint is of.
             datamodule: not read.
             ckpt_path: last or a file.
-            out: folder to make ``policy/`` in; ``export`` in the run's folder if None.
         """
         self.limit_test_batches = 0
         self.test(model, datamodule=datamodule, ckpt_path=ckpt_path)  # loads the weights
         if self.is_global_zero:
-            policy = export_policy(model, Path(out or Path(self.default_root_dir) / "export"))
+            policy = export_policy(model, Path(self.default_root_dir) / "export")
             rank_zero_info(f"policy: {policy}")
 
     def warmstart(
@@ -353,7 +350,7 @@ class SVRTrainer(Trainer):
         if self.fast_dev_run:  # type: ignore[attr-defined]
             return
         if self.training and self.fit_loop.within_rollout:
-            rank_zero_warn(f"within a rollout; {filepath} is not written, resume from last")
+            rank_zero_warn(f"not saving {filepath} in mid-rollout; resume from last.ckpt")
             return
         super().save_checkpoint(filepath, *args, **kwargs)
 

@@ -6,7 +6,7 @@ Shapes: B sequences, P of them different, L positions of the longest, T completi
 tokens in the loss, C choices with an exact expectation, of at most A alternatives.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from svr_lightning.core.losses import LossSpec, policy_loss
-from svr_lightning.core.types import Sample, TokenChoice
+from svr_lightning.core.types import Sample
 from svr_lightning.policy.logprobs import (
     choice_scores,
     completion_logprobs,
@@ -22,6 +22,7 @@ from svr_lightning.policy.logprobs import (
     logprobs_of,
 )
 from svr_lightning.recipes.base import Group, sample_of
+from svr_lightning.rollout.rendering import Renderer
 
 
 class Choices(NamedTuple):
@@ -102,39 +103,13 @@ def dummy_sample(groups: Sequence[Group]) -> Sample:
     return sample_of(shortest, groups[0].problem, 0.0)
 
 
-LossTokens = Callable[[Sample], tuple[int, int]]
-"""Takes a sample; returns the first of its completion tokens in the loss, and the one past the
-last."""
-
-
-TokenChoices = Callable[[Sample], list[TokenChoice]]
-"""Takes a sample; returns its choices in tokens, without those that have no such form."""
-
-
-def all_tokens(sample: Sample) -> tuple[int, int]:
-    """All completion tokens."""
-    return 0, len(sample.completion_ids)
-
-
-def no_choices(sample: Sample) -> list[TokenChoice]:
-    """No choices.
-
-    Raises:
-        ValueError: if there are some.
-    """
-    if sample.choices:
-        raise ValueError("samples with choices need token_choices=renderer.token_choices")
-    return []
-
-
 def micro_batches(
     samples: Sequence[Sample | None],
     *,
     accumulate: int,
     updates: int,
     version: int,
-    loss_tokens: LossTokens = all_tokens,
-    token_choices: TokenChoices = no_choices,
+    renderer: Renderer | None = None,
     dummy_sample: Sample | None = None,
 ) -> list[TrainBatch]:
     """Split one rollout's samples into the micro-batches of its optimizer steps.
@@ -152,14 +127,13 @@ def micro_batches(
         accumulate: micro-batches per optimizer step.
         updates: optimizer steps per rollout.
         version: optimizer steps of the current weights.
-        loss_tokens: which tokens of a sample the loss covers.
-        token_choices: a sample's choices in tokens.
+        renderer: of the policy; needed for samples that train on a part of their text or choose.
         dummy_sample: content of micro-batches with weight 0, if there are too few sequences.
 
     Raises:
         RuntimeError: if other weights sampled a completion.
         ValueError: if the samples do not divide into equal optimizer steps of at least one
-            sequence per micro-batch.
+            sequence per micro-batch, or if one needs a renderer.
     """
     if other := {s.policy_version for s in samples if s is not None} - {version}:
         raise RuntimeError(
@@ -176,7 +150,7 @@ def micro_batches(
         batch
         for start in range(0, len(samples), per_step)
         for batch in _step_batches(
-            samples[start : start + per_step], accumulate, loss_tokens, token_choices, dummy_sample
+            samples[start : start + per_step], accumulate, renderer, dummy_sample
         )
     ]
 
@@ -184,8 +158,7 @@ def micro_batches(
 def _step_batches(
     share: Sequence[Sample | None],
     accumulate: int,
-    loss_tokens: LossTokens,
-    token_choices: TokenChoices,
+    renderer: Renderer | None,
     dummy_sample: Sample | None,
 ) -> list[TrainBatch]:
     """The ``accumulate`` micro-batches of one optimizer step, see :func:`micro_batches`."""
@@ -206,15 +179,16 @@ def _step_batches(
             batch_of(
                 members,
                 loss_weight,
-                loss_tokens,
                 metric_weight,
-                token_choices=token_choices,
+                renderer=renderer,
                 choice_weight=choice_weight,
             )
         )
     if count < accumulate:
         if dummy_sample is None:
-            raise ValueError(f"{count} sequences for {accumulate} micro-batches, and no filler")
+            raise ValueError(
+                f"{count} sequences for {accumulate} micro-batches; give a dummy_sample"
+            )
         filler = batch_of([dummy_sample], 0.0, choice_weight=choice_weight)
         batches += [filler] * (accumulate - count)
     return batches
@@ -260,10 +234,9 @@ def _runs(lengths: Sequence[int], count: int, bound: int) -> list[slice]:
 def batch_of(
     samples: Sequence[Sample],
     weight: float,
-    loss_tokens: LossTokens = all_tokens,
     mean_weight: float | None = None,
     *,
-    token_choices: TokenChoices = no_choices,
+    renderer: Renderer | None = None,
     choice_weight: float | None = None,
 ) -> TrainBatch:
     """One micro-batch of all ``samples``.
@@ -272,7 +245,7 @@ def batch_of(
     """
     sequences = list(map(_sequence, samples))
     row_of = {ids: row for row, ids in enumerate(dict.fromkeys(sequences))}
-    spans = [(0, 0) if sample.choices is not None else loss_tokens(sample) for sample in samples]
+    spans = [_loss_tokens(sample, renderer) for sample in samples]
     tokens = [
         (row_of[ids], len(s.prompt_ids) - 1 + t)
         for s, ids, span in zip(samples, sequences, spans, strict=True)
@@ -293,18 +266,35 @@ def batch_of(
         weight=weight,
         mean_weight=mean_weight,
         group_ids=tuple(s.group_id for s in samples),
-        choices=None if choice_weight is None else _choices(samples, row_of, token_choices),
+        choices=None if choice_weight is None else _choices(samples, row_of, renderer),
         choice_weight=choice_weight or 0.0,
     )
 
 
+def _needed(renderer: Renderer | None) -> Renderer:
+    if renderer is None:
+        raise ValueError(
+            "samples that learn from a part of their text, or from choices, need renderer="
+        )
+    return renderer
+
+
+def _loss_tokens(sample: Sample, renderer: Renderer | None) -> tuple[int, int]:
+    """The first of its completion tokens in the policy loss, and the one past the last."""
+    if sample.choices is not None:
+        return 0, 0
+    if sample.text_span is None:
+        return 0, len(sample.completion_ids)
+    return _needed(renderer).tokens_of(sample.text_span, sample.completion_ids)
+
+
 def _choices(
-    samples: Sequence[Sample], row_of: dict[tuple[int, ...], int], token_choices: TokenChoices
+    samples: Sequence[Sample], row_of: dict[tuple[int, ...], int], renderer: Renderer | None
 ) -> Choices:
     places = []
     choices = []
     for sample in samples:
-        for choice in token_choices(sample):
+        for choice in _needed(renderer).token_choices(sample) if sample.choices else ():
             predicted_at = len(sample.prompt_ids) - 1 + choice.position
             places.append((row_of[_sequence(sample)], predicted_at))
             choices.append(choice)
@@ -350,7 +340,7 @@ class PolicyUpdate:
     """A scalar with gradient. The loss of an optimizer step is the mean over its micro-batches."""
     logged: dict[str, Tensor]
     """Scalars by the key of docs/metrics.md. A step's value is the mean over its micro-batches; of
-    ``train/ratio_max`` and ``train/behaviour/max`` the largest."""
+    ``train/ratio_max`` the largest."""
 
 
 def policy_update_loss(
@@ -402,8 +392,6 @@ def policy_update_loss(
         logged["train/exact/score"] = scores.detach().sum() * batch.choice_weight
         logged["train/exact/choices"] = torch.full_like(loss, len(scores) * batch.choice_weight)
     if terms.behaviour is not None:
-        mean, most, clipped = (values.detach() for values in terms.behaviour)
-        logged["train/behaviour/mean"] = mean.sum() * weight
-        logged["train/behaviour/clipped"] = clipped.sum() * weight
-        logged["train/behaviour/max"] = most.max()
+        logged["train/behaviour/mean"] = terms.behaviour.mean.detach().sum() * weight
+        logged["train/behaviour/clipped"] = terms.behaviour.clipped.sum() * weight
     return PolicyUpdate(loss=loss, logged=logged)

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import random
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -182,25 +183,31 @@ def test_a_step_with_too_few_sequences_is_filled_up_with_what_weighs_nothing():
         micro_batches([one, None, None], accumulate=3, updates=1, version=0)
 
 
+a_character_per_token = SimpleNamespace(tokens_of=lambda span, token_ids: span)
+
+
 def test_two_parts_of_one_turn_share_a_forward_pass_and_keep_their_own_losses():
-    solution = sample((5, 6), (7, 8, 9, 10), advantage=1.0)
-    check = dataclasses.replace(solution, advantage=-2.0)
+    whole = sample((5, 6), (7, 8, 9, 10), advantage=1.0)
+    solution = dataclasses.replace(whole, text_span=(0, 2))
+    check = dataclasses.replace(whole, text_span=(2, 4), advantage=-2.0)
     other = sample((5,), (6, 7))
     (batch,) = micro_batches(
         [solution, other, check],
         accumulate=1,
         updates=1,
         version=0,
-        loss_tokens=lambda s: (2, 4) if s is check else (0, 2),
+        renderer=a_character_per_token,
     )
     assert batch.input_ids.tolist() == [[5, 6, 7, 0, 0, 0], [5, 6, 7, 8, 9, 10]]
     assert batch.rows.tolist() == [0, 0, 1, 1, 1, 1]
     assert batch.mask.tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1]]
     assert batch.advantages.tolist() == [1.0, 1.0, -2.0]
     model = tiny_qwen3()
-    apart = completion_logprobs(model, batch_of([other, solution], 1.0), TEMPERATURE)
+    apart = completion_logprobs(model, batch_of([other, whole], 1.0), TEMPERATURE)
     together = completion_logprobs(model, batch, TEMPERATURE)
     torch.testing.assert_close(together, apart[[0, 1, 1]] * batch.mask)
+    with pytest.raises(ValueError, match="samples that learn from a part of their text"):
+        split([solution])
 
 
 def test_a_span_of_text_is_found_among_the_sampled_tokens():
@@ -208,9 +215,7 @@ def test_a_span_of_text_is_found_among_the_sampled_tokens():
     text = "<analysis>8*2 é no</analysis><think>x</think>\n<answer>8+4-2</answer>"
     ids = (*TOKENIZER.encode(text), TOKENIZER.eos_token_id)
     end = text.index("<think>")
-    one = dataclasses.replace(sample(completion=ids), text_span=(0, end))
-    first, stop = renderer.loss_tokens(one)
+    first, stop = renderer.tokens_of((0, end), ids)
     assert first == 0
     assert TOKENIZER.decode(list(ids[:stop])).startswith(text[:end])
     assert not TOKENIZER.decode(list(ids[: stop - 1])).startswith(text[:end])
-    assert renderer.loss_tokens(dataclasses.replace(one, text_span=None)) == (0, len(ids))

@@ -2,6 +2,7 @@
 
 import dataclasses
 from importlib.resources import files
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -181,7 +182,7 @@ def with_choices() -> list[Sample]:
 
 
 def token_choices(one: Sample) -> list[TokenChoice]:
-    return CHOICES[(*one.prompt_ids, *one.completion_ids)] if one.choices else []
+    return CHOICES[(*one.prompt_ids, *one.completion_ids)]
 
 
 def split(samples: list[Sample], accumulate: int = 1) -> list[TrainBatch]:
@@ -190,7 +191,7 @@ def split(samples: list[Sample], accumulate: int = 1) -> list[TrainBatch]:
         accumulate=accumulate,
         updates=1,
         version=0,
-        token_choices=token_choices,
+        renderer=SimpleNamespace(token_choices=token_choices),
         dummy_sample=samples[0],
     )
 
@@ -296,8 +297,8 @@ def test_without_self_checks_a_batch_has_no_choices(policy):
     assert not [key for key in logged if "exact" in key]
 
 
-def test_choices_need_someone_who_knows_their_tokens():
-    with pytest.raises(ValueError, match=r"token_choices=renderer\.token_choices"):
+def test_choices_need_a_renderer_which_knows_their_tokens():
+    with pytest.raises(ValueError, match="or from choices, need renderer="):
         micro_batches(with_choices(), accumulate=1, updates=1, version=0)
 
 

@@ -31,8 +31,8 @@ def test_scalars_of_micro_batches_arrive_as_they_were_whichever_they_have():
 
 
 def test_a_steps_values_are_means_over_the_processes_that_have_them_and_maxima():
-    first = {"train/kl": 0.2, "train/behaviour/max": 1.5, "memory/peak": 7.0}
-    second = {"train/kl": 0.4, "train/behaviour/max": 4.0, "memory/peak": 3.0}
+    first = {"train/kl": 0.2, "train/ratio_max": 1.5, "memory/peak": 7.0}
+    second = {"train/kl": 0.4, "train/ratio_max": 4.0, "memory/peak": 3.0}
     found = combined([{**first, "engine/logprob_diff": 0.01}, second])
     means = {"train/kl": pytest.approx(0.3), "engine/logprob_diff": 0.01}
-    assert found == {**means, "train/behaviour/max": 4.0, "memory/peak": 7.0}
+    assert found == {**means, "train/ratio_max": 4.0, "memory/peak": 7.0}
