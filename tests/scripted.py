@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import AutoTokenizer
 
 from svr_lightning import tiny
@@ -14,6 +15,7 @@ from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Decoding, Problem
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
+from svr_lightning.policy.policy import Policy, RemotePolicy
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.rollout.driver import Driver
 from svr_lightning.rollout.rendering import Renderer
@@ -91,9 +93,13 @@ def evaluator(
     evaluation = EvaluationConfig(
         max_turns=max_turns, stop=rule, adaptive=rule is not None, **settings
     )
-    own = {"recipe": recipe, "renderer": renderer, "seed": RUN_SEED, "step": STEP}
+    actor = RemotePolicy(engine)
+    if renderer is not None:
+        actor = Policy(torch.nn.Identity(), renderer)
+        actor.engine = engine
+    own = {"recipe": recipe, "seed": RUN_SEED, "step": STEP}
     own |= {} if journal is None else {"folder": journal, "fingerprint": "f"}
-    return Evaluator(engine, evaluation, **own)
+    return Evaluator(actor, evaluation, **own)
 
 
 def exam(references: Sequence[str]) -> list[Problem]:

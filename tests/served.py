@@ -124,9 +124,7 @@ class Embedded:
     def evaluated(self) -> list[SampleRecord]:
         """What ``test`` records of the problems."""
         config = EvaluationConfig(max_turns=3, stop=RULE, max_completion_tokens=160)
-        sampling = self._policy.sampling
-        evaluator = Evaluator(self.engine, config, renderer=self.renderer, sampling=sampling)
-        return evaluator.solve(self.problems, "test")
+        return Evaluator(self._policy, config).solve(self.problems, "test")
 
     @contextmanager
     def served(self) -> Iterator[str]:

@@ -1,8 +1,7 @@
 """Runs a policy on problems, keeps a journal, and writes the records and their results."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
@@ -38,8 +37,6 @@ from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks.grading import get_grader
 
 OnTurn = Callable[[Problem, Turn], None]
-Sampling = Callable[[int], AbstractContextManager[Any]]
-"""Takes an optimizer step; returns the context in which the engine serves its weights."""
 
 
 @dataclass(eq=False)
@@ -50,15 +47,14 @@ class Evaluator:
     it does not repeat finished problems, whose records are journaled.
     """
 
-    engine: Engine
-    """Samples completions."""
+    actor: Any
+    """A :class:`~svr_lightning.policy.policy.Policy` whose engine has started, or a
+    :class:`~svr_lightning.policy.policy.RemotePolicy`."""
     config: EvaluationConfig
     """How the policy is run. Without a stopping rule it is the paper's."""
     _: KW_ONLY
     recipe: Recipe | None = None
     """Whose policy it is, by default SVR's: its prompts, and whether the stopping rule applies."""
-    renderer: Renderer | None = None
-    """For engines that read tokens."""
     folder: Path = Path("runs/default/eval")
     """Where its files go."""
     seed: int = 42
@@ -70,8 +66,6 @@ class Evaluator:
     every_turn: bool = False
     """Also record the turns after a stop, up to T_max, for replays of other rules. Results do not
     count them."""
-    sampling: Sampling | None = None
-    """By default the engine serves what it has."""
     gather: Callable[[Sequence[Any]], list[Any]] = list
     """Collects values of all processes; by default there is one."""
     rank: int = 0
@@ -81,12 +75,14 @@ class Evaluator:
 
     def __post_init__(self) -> None:
         rule = self.config.full_rule
+        self.engine: Engine = self.actor.engine
+        self.renderer: Renderer | None = self.actor.renderer
         require(
             self.engine.reads_tokens
             or (isinstance(self.engine, OpenAIEngine) and self.engine.model.logprobs)
             or not rule.needs_tokens,
-            f"model.evaluation.stop={rule}: log-probabilities are not known of a server's "
-            "completions; set model.engine.logprobs, or use a rule that needs none",
+            f"model.evaluation.stop={rule}: this server's completions come without "
+            "log-probabilities; set model.engine.logprobs, or use a rule that needs none",
         )
         require(
             self.engine.reads_tokens or not self.config.greedy_check,
@@ -176,7 +172,7 @@ class Evaluator:
         )
         decoding = self.config.decoding(problems[0].task, max_completion_tokens)
         jobs = (self._job(problem, decoding, on_turn) for problem in fitting)
-        with (self.sampling or self._as_it_is)(self.step):
+        with self.actor.sampling(self.step):
             for index, result in driver.stream(jobs):
                 problem = fitting[index]
                 if isinstance(result, RequestError):
@@ -212,13 +208,6 @@ class Evaluator:
         if self._journal is not None:
             self._journal.append(record)
         return record
-
-    @contextmanager
-    def _as_it_is(self, step: int) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            self.engine.sleep()
 
 
 def warn_of_faults(records: Sequence[SampleRecord]) -> None:

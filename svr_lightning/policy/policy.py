@@ -243,8 +243,11 @@ class RemotePolicy:
 
     @contextmanager
     def sampling(self, version: int) -> Iterator[None]:
-        """The server serves what it has."""
-        yield None
+        """The server serves what it has; in the end its connections are closed."""
+        try:
+            yield None
+        finally:
+            self.engine.sleep()
 
     def identity(self) -> dict[str, Any]:
         """What is known here of how it completes."""

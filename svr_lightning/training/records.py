@@ -47,16 +47,14 @@ def new_evaluator(
     """An evaluation of the current weights, begun or continued, with files in ``eval/name``."""
     trial = module.trainer.sanity_checking
     return Evaluator(
-        module.actor.engine,
+        module.actor,
         evaluation,
         recipe=module.recipe,
-        renderer=module.actor.renderer,
         folder=Path(module.trainer.default_root_dir) / "eval" / name,
         seed=module.seed,
         step=module.global_step,
         fingerprint=None if trial else record_fingerprint(module, part, evaluation),
         every_turn=every_turn,
-        sampling=module.actor.sampling,
         gather=gather_lists,
         rank=module.trainer.global_rank,
         quiet=not shows_progress(module.trainer),

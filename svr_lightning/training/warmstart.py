@@ -19,7 +19,6 @@ from lightning.pytorch.utilities import rank_zero_info
 from msgspec import Meta
 
 from svr_lightning.analysis.records import SampleRecord
-from svr_lightning.core.evidence import token_span
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.parsing import self_check_start
 from svr_lightning.core.ranges import Count, Positive, check_fields
@@ -181,14 +180,12 @@ class WarmStart:
         inputs = record_fingerprint(module, "train", config)
         fingerprint = f"{inputs} {self.start.held_out} {sentence}"
         evaluator = Evaluator(
-            module.engine,
+            module.actor,
             config,
             recipe=PlainAnswers(sentence=sentence),
-            renderer=module.actor.renderer,
             folder=self.root / PLAIN,
             seed=module.seed,
             fingerprint=fingerprint,
-            sampling=module.actor.sampling,
         )
         return evaluator, fingerprint
 
@@ -280,13 +277,11 @@ class WarmStart:
         renderer = module.actor.renderer
         turns: dict[str, Turn] = {}
         evaluator = Evaluator(
-            module.engine,
+            module.actor,
             _drawn_as(module.sampling, max_turns=1, greedy_check=True),
             recipe=module.recipe,
-            renderer=renderer,
             seed=module.seed,
             step=1,
-            sampling=module.actor.sampling,
         )
         module.actor.weights_replaced()
         records = evaluator.solve(
@@ -304,7 +299,7 @@ class WarmStart:
             turn = turns[record.id]
             ids = turn.sampled.token_ids
             check = self_check_start(turn.completion.text, turn.reading.check)
-            _, lengths[number] = token_span((0, check), len(ids), renderer.characters(ids))
+            _, lengths[number] = renderer.tokens_of((0, check), ids)
             form += evaluator.dialogue.formats(self.task, turn) == (1.0, 1.0)
         return {
             "right": right.sum() / len(records),

@@ -12,7 +12,7 @@ from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.policy.config import PolicyConfig
-from svr_lightning.policy.policy import Policy
+from svr_lightning.policy.policy import Policy, RemotePolicy
 from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.rollout.driver import Driver, Job
 from svr_lightning.training.sources import DataSource, load_problems
@@ -116,4 +116,4 @@ def test_an_evaluation_with_greedy_checks_needs_a_temperature_and_an_engine_of_t
     with pytest.raises(
         ConfigError, match="greedy_check: OpenAIEngine cannot continue a completion"
     ):
-        Evaluator(server, config, folder=tmp_path)
+        Evaluator(RemotePolicy(server), config, folder=tmp_path)
