@@ -43,8 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--certificate", help="certificate.json of certify: its rule and T_max")
     add("--threshold", type=float, help="confidence that accepts a turn (default 0.85)")
     add("--max-turns", type=int, help="T_max (default 10); a request may ask for fewer")
-    add("--max-completion-tokens", type=int, help="of a turn (default: the task's)")
-    add("--otherwise", choices=get_args(Otherwise), default="answer", help="if no turn is accepted")
+    add("--max-completion-tokens", type=int, help="limit of a turn (default: the task's)")
+    add(
+        "--otherwise",
+        choices=get_args(Otherwise),
+        default="answer",
+        help="what to do if no turn is accepted",
+    )
     add("--escalate", metavar="URL", help="ask a second model once if no turn is accepted")
     add("--escalate-model", metavar="NAME", help="name of the model at --escalate")
     shown = "what a message holds: the answer's text (default), or the turn as the model wrote it"
@@ -53,12 +58,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--host", default="127.0.0.1", help="address to listen on (default: only this machine)")
     add("--port", type=int, default=8080, help="0 chooses a free one (default 8080)")
     add("--key-env", help="environment variable with the key that clients must send")
-    add("--max-model-len", type=int, default=8192, help="of --policy; prompts have half of it")
+    add(
+        "--max-model-len",
+        type=int,
+        default=8192,
+        help="tokens of a prompt with its completion, for --policy; prompts get half",
+    )
     template = '{"enable_thinking": false}'
     add("--chat-template-kwargs", metavar="JSON", type=json_object, default=template)
     for server in ("upstream", "escalate"):
         _add_server_options(parser, server)
-    add("--at-once", type=int, default=1, help="fresh samples at a time, instead of refinements")
+    add(
+        "--at-once",
+        type=int,
+        default=1,
+        help="draw so many independent samples at once instead of refining (1)",
+    )
     for name, shown in (
         ("--limit", "NAME=NUMBER, such as body=2000000 or connections=100"),
         ("--allow-origin", "a web page that may ask, such as https://example.org"),
@@ -80,7 +95,6 @@ def _add_server_options(parser: argparse.ArgumentParser, where: str) -> None:
         ("query", '{"api-version": "2024-10-21"}; $NAME as for headers'),
     ):
         add(f"--{where}-{name}", metavar="JSON", type=json_object, default="{}", help=shown)
-    add(f"--{where}-authority", metavar="FILE", help="trust this authority's certificate (PEM)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -254,7 +268,6 @@ def _server(
         read_key(given[f"{where}_key_env"], f"--{where}-key-env"),
         given[f"{where}_headers"],
         given[f"{where}_query"],
-        given[f"{where}_authority"],
         f"--{where}-{{}}",
     )
     fields = check_fields(given[f"{where}_fields"], f"--{where}-fields")

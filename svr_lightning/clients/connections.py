@@ -6,7 +6,6 @@ import math
 import os
 import random
 import re
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, cycle
@@ -28,8 +27,8 @@ _TOGETHER = 4
 """Connections of a pool, about. Before and after each request, a pool looks at all that it has, and
 at all again for each that is idle: in one pool of 200 a request costs six times as much."""
 _OF_ITS_AUTHORITY = (
-    "; if you trust the authority that signed it, give the authority's certificate: "
-    "--upstream-authority FILE of serve, model.engine.authority of an evaluation"
+    "; if you trust the authority that signed it, let SSL_CERT_FILE name a file (PEM) that holds "
+    "the authority's certificate"
 )
 _HEADER_NAME = re.compile(
     r"(?!(?i:content-\w+|accept-encoding|transfer-encoding|connection)$)[\w!#$%&'*+.^`|~-]+",
@@ -81,9 +80,6 @@ class Access:
     """Of each request, such as ``api-key``."""
     query: Mapping[str, str] = field(default_factory=dict)
     """Of each address, such as ``api-version``."""
-    authority: str | None = None
-    """File with the certificate of the authority that signed the server's, beside the usual ones.
-    """
     secrets: Sequence[str] = ()
     """Values of ``headers`` and ``query`` that are kept out of messages, as the key is."""
 
@@ -102,8 +98,7 @@ class Connections:
         kept: whether a connection serves several requests.
 
     Raises:
-        ConfigError: if the environment names a proxy or certificates that cannot be used, or the
-            authority's file holds no certificate.
+        ConfigError: if the environment names a proxy or certificates that cannot be used.
     """
 
     on_error: Callable[[ServerError], None] | None = None
@@ -120,7 +115,6 @@ class Connections:
         self._slots = asyncio.Semaphore(most)
         try:
             context = httpx.create_ssl_context()  # once, since it reads all certificates
-            _trust(context, access.authority)
             self._pools = [
                 httpx.AsyncClient(
                     headers={**headers, **access.headers},
@@ -132,12 +126,10 @@ class Connections:
                 for _ in range(math.ceil(most / _TOGETHER))
             ]
         except (httpx.InvalidURL, ImportError, ValueError, OSError) as error:
-            if isinstance(error, ConfigError):
-                raise
             raise ConfigError(
                 f"the environment's proxies or certificates cannot be used ({one_line(error)}); "
-                "unset ALL_PROXY, HTTP_PROXY, HTTPS_PROXY, NO_PROXY or SSL_CERT_FILE, whichever "
-                "it is"
+                "correct or unset the wrong one of ALL_PROXY, HTTP_PROXY, HTTPS_PROXY, NO_PROXY "
+                "and SSL_CERT_FILE"
             ) from error
         self._next = cycle(self._pools)
 
@@ -241,22 +233,6 @@ def _through(url: str) -> str:
     return f" (through the proxy {name} of the environment; NO_PROXY={target.host} avoids it)"
 
 
-def _trust(context: ssl.SSLContext, authority: str | None) -> None:
-    """Trust the certificates of a file as well.
-
-    Raises:
-        ConfigError: if it holds none.
-    """
-    if authority is None:
-        return
-    try:
-        context.load_verify_locations(cafile=authority)
-    except OSError as error:  # ssl's errors are OSErrors
-        raise ConfigError(
-            f"{authority}: no certificate of an authority ({one_line(error)}); give a PEM file"
-        ) from error
-
-
 def read_key(variable: str | None, option: str, *, needed: bool = True) -> str | None:
     """The key in an environment variable, if one is named; None if it is not set.
 
@@ -278,7 +254,6 @@ def read_access(
     key: str | None,
     headers: Mapping[str, str],
     query: Mapping[str, str],
-    authority: str | None,
     option: str,
 ) -> Access:
     """Access with the values of the environment: ``$NAME`` stands for that of a variable.
@@ -287,7 +262,6 @@ def read_access(
         key: the bearer token.
         headers: by name. Values of variables are secrets.
         query: the same.
-        authority: see :class:`Access`.
         option: what messages call the options, as in ``--upstream-{}``.
 
     Raises:
@@ -311,7 +285,7 @@ def read_access(
             bool(_HEADER_NAME.fullmatch(field_name)) and value.isascii() and value.isprintable(),
             f"{option.format('headers')} {one_line(field_name)}: cannot be sent as a header",
         )
-    return Access(key=key, authority=authority, secrets=secrets, **read)
+    return Access(key=key, secrets=secrets, **read)
 
 
 def check_url(url: str, option: str, instead: str = "") -> None:

@@ -43,7 +43,6 @@ class OpenAIEngine(RemoteEngine):
             ``{max_tokens: max_completion_tokens, temperature: null}``.
         headers: of each request; ``$NAME`` stands for the value of an environment variable.
         query: of each address, such as ``{api-version: "2024-10-21"}``; ``$NAME`` as well.
-        authority: file with the certificate of the authority that signed the server's.
 
     Raises:
         ConfigError: if an argument is out of range, or the key cannot be sent.
@@ -66,7 +65,6 @@ class OpenAIEngine(RemoteEngine):
         fields: dict[str, str | None] | None = None,
         headers: dict[str, str] | None = None,
         query: dict[str, str] | None = None,
-        authority: str | None = None,
     ) -> None:
         super().__init__()
         check_url(base_url, "model.engine.base_url", _INSTEAD)
@@ -85,7 +83,6 @@ class OpenAIEngine(RemoteEngine):
         self.retries = Retries(tries=tries, timeout=timeout)
         self._headers = headers or {}
         self._query = query or {}
-        self._authority = authority
         self.access()  # a variable that is not set is reported before any data is read
         self._answered = 0
         self._refused = 0
@@ -97,7 +94,7 @@ class OpenAIEngine(RemoteEngine):
             "model.engine.api_key_env",
             needed=self.api_key_env is not None,
         )
-        return read_access(key, self._headers, self._query, self._authority, "model.engine.{}")
+        return read_access(key, self._headers, self._query, "model.engine.{}")
 
     def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
         """The server has the model."""

@@ -184,7 +184,7 @@ class ServersEngine(RemoteEngine):
         """Make a server load a folder and use the present name for these weights."""
         await self._read_facts(url)  # it may have been restarted with other options
         load = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
-        fault = f"it has not loaded {folder}, which has to be the same there"
+        fault = f"it did not load {folder}; give a folder with the same path there"
         await self._ask(url, "/collective_rpc", load, fault)
         await self._ask(url, "/reset_prefix_cache", {})
         await self._ask(url, "/update_weight_version", {"new_version": self._weights})
@@ -283,7 +283,9 @@ def read_generation(
         raise ServerError(f"it answers with the weights {found} instead of {weights}")
     tokens, most = tuple(choice.token_ids), request.sampling.max_completion_tokens
     if len(tokens) > most or max(tokens) >= vocabulary or len(tokens) != len(logprobs):
-        raise ServerError(f"its answer is not {most} known tokens at most, each with a probability")
+        raise ServerError(
+            f"its answer is not {most} known tokens at most, each with its probability"
+        )
     return Output(
         id=request.id,
         token_ids=tokens,

@@ -49,7 +49,10 @@ def load_weights(llm: Any, policy: Any, *, tied: bool) -> None:
         RuntimeError: if vLLM's loader ignores a weight that it was given.
     """
     # A tied engine has one weight for both.
-    require(is_tied(policy) == tied, "engine: the policy's embeddings were tied or untied later")
+    require(
+        is_tied(policy) == tied,
+        "engine: the policy's embeddings were tied or untied after its start",
+    )
 
     def intercept(model: Any) -> None:
         stock = model.load_weights

@@ -481,12 +481,12 @@ def test_a_server_that_cannot_be_asked_is_one_line_without_secrets(change, said)
 )
 def test_headers_and_queries_that_cannot_be_sent_are_refused(headers, query, said):
     with pytest.raises(ConfigError, match=said):
-        read_access(None, headers, query, None, "--x-{}")
+        read_access(None, headers, query, "--x-{}")
 
 
 def test_only_values_of_the_environment_are_secrets(monkeypatch):
     monkeypatch.setenv("MINE", "hunter2-hunter2")
-    access = read_access("k", {"api-key": "$MINE", "a": "b"}, {"v": "1"}, None, "--x-{}")
+    access = read_access("k", {"api-key": "$MINE", "a": "b"}, {"v": "1"}, "--x-{}")
     assert (access.key, access.secrets) == ("k", ["hunter2-hunter2"])
     assert (access.headers, access.query) == (
         {"api-key": "hunter2-hunter2", "a": "b"},

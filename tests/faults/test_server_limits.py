@@ -173,7 +173,7 @@ def test_a_proxy_that_cannot_be_used_is_one_line(proxy, monkeypatch, capsys):
     said = capsys.readouterr()
     assert "serving" not in said.out
     assert "proxies or certificates cannot be used" in said.err.splitlines()[-1]
-    assert "unset ALL_PROXY" in said.err
+    assert "unset the wrong one of ALL_PROXY" in said.err
 
 
 def test_a_proxy_in_the_way_is_named_without_its_password(monkeypatch):

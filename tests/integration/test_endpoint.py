@@ -275,7 +275,7 @@ STOP = "--model.evaluation.stop"
     [
         (
             ["test", f"{STOP}=Confident", f"{STOP}.score=verdict_probability"],
-            "verdict >= 0.85: log-probabilities are not known of a server",
+            "verdict >= 0.85: this server's completions come without log-probabilities",
         ),
         (["test", "--model.engine.api_key_env", "NOT_SET"], "NOT_SET: this variable is not set"),
         (["test", "--ckpt_path", "last"], "--ckpt_path: model.engine is a server"),

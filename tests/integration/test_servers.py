@@ -178,7 +178,7 @@ def test_a_folder_that_a_server_does_not_see_is_named(servers, model, tmp_path, 
         raise ConnectionError
 
     monkeypatch.setattr(servers[0], "_load", lost)
-    with pytest.warns(UserWarning, match=r"it has not loaded /.*, which has to be the same"):
+    with pytest.warns(UserWarning, match=r"it did not load /.*; give a folder with the same path"):
         engine = engine_of(servers, tmp_path, model)
     assert rollout(engine) == expected()
     engine.sleep()

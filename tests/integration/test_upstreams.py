@@ -257,10 +257,11 @@ PEM = Path(__file__).resolve().parents[1] / "localhost.pem"
 
 def test_a_server_with_an_authority_a_query_and_a_header_of_its_own(monkeypatch):
     monkeypatch.setenv("MY_KEY", "hunter2-hunter2")
+    monkeypatch.setenv("SSL_CERT_FILE", str(PEM))
     options = {"api-key": "$MY_KEY", "x-team": "red"}, {"api-version": "2024-10-21"}
     with ChatServer(lambda *_: completion(SURE), pem=PEM) as upstream:
         model = ChatModel(base_url=upstream.url, name="tiny")
-        access = read_access(None, *options, str(PEM), "--upstream-{}")
+        access = read_access(None, *options, "--upstream-{}")
         server = Server(Settings("countdown"), Upstream(model, access=access), model="svr")
         with serving(server) as url:
             assert chat(url).status_code == 200
@@ -268,17 +269,20 @@ def test_a_server_with_an_authority_a_query_and_a_header_of_its_own(monkeypatch)
         sent = upstream.headers[0]
         assert (sent["api-key"], sent["x-team"]) == ("hunter2-hunter2", "red")
         assert "Authorization" not in sent
+        monkeypatch.delenv("SSL_CERT_FILE")
         with serving(in_front_of(upstream.url)) as url:
             said = chat(url).json()["error"]["message"]
     assert "CERTIFICATE_VERIFY_FAILED" in said
-    assert "--upstream-authority FILE" in said
+    assert "let SSL_CERT_FILE name a file" in said
 
 
-def test_an_authority_without_a_certificate_is_one_line(tmp_path):
-    for content in (None, b"", b"-----BEGIN CERTIFICATE-----", b"\x00"):
-        file = tmp_path / "authority.pem"
-        if content is not None:
-            file.write_bytes(content)
-        access = read_access(None, {}, {}, str(file), "--upstream-{}")
-        with pytest.raises(ConfigError, match=r"authority.pem: no certificate of an authority"):
-            Upstream(ChatModel(base_url="http://h/v1", name="m"), access=access)
+@pytest.mark.parametrize("content", [None, b"", b"-----BEGIN CERTIFICATE-----", b"\x00"])
+def test_certificates_that_cannot_be_read_are_one_line(tmp_path, monkeypatch, content):
+    file = tmp_path / "authority.pem"
+    if content is not None:
+        file.write_bytes(content)
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    with pytest.raises(
+        ConfigError, match=r"certificates cannot be used .*unset the wrong one .*SSL_CERT_FILE"
+    ):
+        Upstream(ChatModel(base_url="http://h/v1", name="m"))

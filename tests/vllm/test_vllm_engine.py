@@ -190,7 +190,7 @@ def _record(target: Any, name: str, calls: list[str]) -> None:
 
 def test_an_untied_policy_is_not_served_by_a_tied_engine():
     engine = started(served_model("qwen3"))
-    with pytest.raises(ConfigError, match="embeddings were tied or untied later"):
+    with pytest.raises(ConfigError, match="embeddings were tied or untied after"):
         engine.sync(served_model("qwen3", tied=False), 1)
     assert engine.version == -1
 
