@@ -207,7 +207,7 @@ class Demonstrations:
         if rng.random() < 0.5:
             draft = _analysed(self.solver.attempt(rng, problem, draft=True), draft)
         shown = _shown(rng, draft)
-        state: DraftState | OracleState = DraftState(draft=shown, truncated=draft.truncated)
+        state = DraftState(draft=shown, truncated=draft.truncated)
         if not draft.truncated and not draft.correct and rng.random() < TOLD_SHARE:
             attempt = self.solver.another(rng, problem, draft)
             state = OracleState(draft=shown, truncated=False, correct=False)

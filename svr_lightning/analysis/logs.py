@@ -25,8 +25,6 @@ from svr_lightning.row_files import file_rows
 
 EXAMPLE = "embedded:log"
 """The log that ships with the package: 189 problems with three turns each."""
-LOG_COLUMNS = ("id", "confidence", "correct", "turn", "tokens", "cluster", "question", "dataset")
-_REQUIRED = LOG_COLUMNS[:3]
 _ROUNDING = 1e-9
 """By which another program's confidence may leave [0, 1]."""
 _NUMBER = re.compile(
@@ -50,6 +48,10 @@ class _Turn(NamedTuple):
     dataset: str | None
 
 
+LOG_COLUMNS = _Turn._fields
+_REQUIRED = LOG_COLUMNS[:3]
+
+
 def read_recording(path: Path, columns: Sequence[str] = ()) -> Evaluation:
     """Read the folder of an evaluation, or a file: its samples, or the log of another program.
 
@@ -70,7 +72,7 @@ def read_recording(path: Path, columns: Sequence[str] = ()) -> Evaluation:
         path = Path(str(files("svr_lightning.tiny") / "log.csv"))
     if path.is_file():
         return _read_file(path, columns)
-    require(not columns, f"{path}: no file; --columns names the columns of a log")
+    require(not columns, f"{path} is no file; leave out --columns, which is for logs")
     _check_exists(path)
     return read_evaluation(path)
 
@@ -85,7 +87,7 @@ def _read_file(path: Path, columns: Sequence[str]) -> Evaluation:
         for place, cells in file_rows(path):
             where = f"{path}{place}: "
             if isinstance(cells, dict) and {"turns", "returned_turn"} <= cells.keys():
-                require(not columns, "this is a sample; --columns names the columns of a log")
+                require(not columns, "this is no log but a sample; leave out --columns")
                 where = ""  # its faults name the file
                 return read_samples_file(path)
             header, turn = _read(cells, names)
@@ -125,10 +127,10 @@ def _check_exists(path: Path) -> None:
     """Refuse a name of nothing, and show the name that may have been meant."""
     names = [file.name for file in path.parent.glob("*")]
     meant = difflib.get_close_matches(path.name, names, n=1)
-    cure = "no evaluation; give a folder with a samples.jsonl, or a log"
+    cure = "give a folder with a samples.jsonl, or a log"
     if meant:
         cure = f"did you mean {path.parent / meant[0]}?"
-    require(path.exists(), f"{path}: no such file or folder, {cure}")
+    require(path.exists(), f"{path}: no such file or folder; {cure}")
 
 
 def _line_breaks(path: Path, places: Sequence[str]) -> tuple[str, ...]:
@@ -163,7 +165,10 @@ def _column_names(columns: Sequence[str]) -> dict[str, str]:
             names.setdefault(name, name)
     for name, column in mapped.items():
         shared = [other for other in names if other != name and names[other] == column]
-        require(not shared, f"--columns {name}={column}: this column is {''.join(shared[:1])}, too")
+        require(
+            not shared,
+            f"--columns {name}={column}: this is the column of {''.join(shared[:1])}, too",
+        )
     return names
 
 
@@ -203,7 +208,9 @@ def _read(cells: Any, names: Mapping[str, str]) -> tuple[dict[str, Any], _Turn]:
             if name in header:
                 raise ValueError(f"{header[name]} is empty; fill it in, or leave the row out")
             has = one_line(", ".join(map(str, cells)))
-            raise ValueError(f"no {names[name]}; the row has {has}; see --columns")
+            raise ValueError(
+                f"no column {names[name]!r}; the row has {has}; name it with --columns"
+            )
     return header, _Turn(**values)
 
 

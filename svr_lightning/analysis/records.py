@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, convert
 
-from svr_lightning.core.types import Problem, StopSignals, Verdict
+from svr_lightning.core.types import Problem, StopSignals, TokenScores, Verdict
 from svr_lightning.errors import field_error
 from svr_lightning.files import to_json
 
@@ -135,10 +135,7 @@ class SampleRecord:
                 confidence=turn.confidence,
                 truncated=turn.truncated,
                 answer=turn.answer_group,
-                verdict_probability=turn.verdict_probability,
-                answer_logprob=turn.answer_logprob,
-                completion_logprob=turn.completion_logprob,
-                solution_logprob=turn.solution_logprob,
+                **{name: getattr(turn, name) for name in TokenScores._fields},
             )
             for turn in self.turns
         )

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.core.metrics import DEFINITIONS, NO_VERDICT, VERDICT_CODES, value_of
 from svr_lightning.core.stopping import StopRule, ending
-from svr_lightning.core.types import StopSignals
+from svr_lightning.core.types import StopSignals, TokenScores
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -201,10 +201,7 @@ _TURN_COLUMNS: dict[str, tuple[type, Any]] = {
     "confidence": (np.float64, np.nan),
     "truncated": (np.bool_, False),
     "answer": (np.int64, 0),
-    "verdict_probability": (np.float64, np.nan),
-    "answer_logprob": (np.float64, np.nan),
-    "completion_logprob": (np.float64, np.nan),
-    "solution_logprob": (np.float64, np.nan),
+    **dict.fromkeys(TokenScores._fields, (np.float64, np.nan)),
     "prompt_tokens": (np.int64, 0),
     "completion_tokens": (np.int64, 0),
 }

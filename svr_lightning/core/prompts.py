@@ -287,9 +287,7 @@ def guided(style: AnswerStyle, question: str, attempt: str, hints: str, turn: in
     return _refinement(style, question, attempt, turn, instruction)
 
 
-def analysis(
-    style: AnswerStyle, question: str, state: DraftState | OracleState, turn: int
-) -> list[Message]:
+def analysis(style: AnswerStyle, question: str, state: DraftState, turn: int) -> list[Message]:
     """Analysis, then solution, of a draft that may be wrong or that the evaluator found wrong.
 
     Raises:

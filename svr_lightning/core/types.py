@@ -69,30 +69,26 @@ class SelfCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyState:
-    """What a refinement prompt may use of the past; every field was written by the policy."""
-
-    draft: str
-    """The whole previous completion text; the prompt shortens it."""
-    verdict: Verdict
-    confidence: float
-    truncated: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DraftState:
     """The past of a method without a self-check: only what the policy wrote."""
 
     draft: str
+    """The whole previous completion text; the prompt shortens it."""
     truncated: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OracleState:
+class PolicyState(DraftState):
+    """What a refinement prompt may use of the past; every field was written by the policy."""
+
+    verdict: Verdict
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OracleState(DraftState):
     """The past with the evaluator's label. Only privileged recipes build one."""
 
-    draft: str
-    truncated: bool
     correct: bool
 
 

@@ -126,7 +126,7 @@ def test_braces_and_percent_signs_of_the_policy_are_copied_as_they_are():
 
 def test_the_state_a_prompt_is_built_from_holds_no_label():
     names = [field.name for field in fields(PolicyState)]
-    assert names == ["draft", "verdict", "confidence", "truncated"]
+    assert names == ["draft", "truncated", "verdict", "confidence"]
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,10 @@ def test_the_log_of_another_program_is_certified(tmp_path, suffix):
         ({**PLAIN, "confidence": "120%"}, "confidence='120%': give a number in [0, 1], or a"),
         ({**PLAIN, "correct": "maybe"}, "correct='maybe': give 1 or 0, true or false, yes or no"),
         ({**PLAIN, "correct": 0.5}, "correct=0.5: give 1 or 0"),
-        ({"id": 1, "confidence": 0.5}, "log.jsonl:1: no correct; the row has id, confidence"),
+        (
+            {"id": 1, "confidence": 0.5},
+            "log.jsonl:1: no column 'correct'; the row has id, confidence",
+        ),
         ({**PLAIN, "id": ""}, ":1: id is empty; fill it in"),
         ({**PLAIN, "confidence": math.nan}, ":1: confidence is empty"),
         ({**PLAIN, "turn": 2}, "numbered from 1; found 2"),
@@ -97,11 +100,16 @@ def test_a_log_that_cannot_be_used_is_one_line(row, said, tmp_path, capsys):
 def test_options_that_do_not_fit_a_log_are_named(tmp_path, capsys):
     log = written(tmp_path, log_rows(5))
     promise = ("--max-pse", 0.1)
-    assert "log.jsonl:1: no id; the row has question, p, y" in refusal(capsys, log, *promise)
-    assert "no file; --columns names" in refusal(capsys, tmp_path, *promise, *NAMES)
+    assert "log.jsonl:1: no column 'id'; the row has question, p, y" in refusal(
+        capsys, log, *promise
+    )
+    assert "is no file; leave out --columns" in refusal(capsys, tmp_path, *promise, *NAMES)
     wrong = refusal(capsys, log, *promise, "--columns", "score=p")
     assert "--columns score=p: give NAME=COLUMN" in wrong
-    for pair, said in (("confidence=y", "this column is confidence, too"), ("id=p", " each once")):
+    for pair, said in (
+        ("confidence=y", "this is the column of confidence, too"),
+        ("id=p", " each once"),
+    ):
         assert said in refusal(capsys, log, *promise, *NAMES[:2], "correct=y", pair)
     assert "cluster=twins: no row has" in refusal(capsys, log, *promise, *NAMES, "cluster=twins")
     assert "give the folder of an evaluation" in refusal(capsys, *promise)
@@ -265,7 +273,7 @@ def test_a_mapped_column_is_read_even_if_another_has_the_name(tmp_path):
 
 def test_two_columns_that_differ_in_case_alone_are_not_confused(tmp_path):
     log = written(tmp_path, [{"ID": 1, "Id": 2, "confidence": 0.1, "correct": 1}])
-    with pytest.raises(ConfigError, match="no id; the row has ID, Id"):
+    with pytest.raises(ConfigError, match="no column 'id'; the row has ID, Id"):
         load_log(log)
 
 
@@ -331,8 +339,8 @@ def test_the_packages_own_samples_are_no_log(tmp_path):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("lgo.jsonl", "lgo.jsonl: no such file or folder, did you mean "),
-        ("nowhere/log.jsonl", "no such file or folder, no evaluation; give a folder with"),
+        ("lgo.jsonl", "lgo.jsonl: no such file or folder; did you mean "),
+        ("nowhere/log.jsonl", "no such file or folder; give a folder with"),
         ("", "no evaluation; give a folder with a samples.jsonl"),
     ],
 )
@@ -346,7 +354,7 @@ def test_columns_and_a_fault_of_a_file_of_samples_are_refused_in_one_line_that_n
 ):
     write_samples(tmp_path, adaptive())
     samples = tmp_path / "samples.jsonl"
-    with pytest.raises(ConfigError, match=r"samples\.jsonl:1: this is a sample; --columns"):
+    with pytest.raises(ConfigError, match=r"samples\.jsonl:1: this is no log but a sample; leave"):
         read_recording(samples, ["id=question"])
     samples.write_text(samples.read_text().replace('"CORRECT"', '"maybe"', 1))
     with pytest.raises(ConfigError) as fault:
