@@ -84,6 +84,6 @@ def check_sampling(recipe: Recipe, sampling: Decoding, updates: int) -> None:
     ):
         require(
             off or not sampling.restricted,
-            f"{setting} weighs tokens by the policy that sampled, which model.sampling.top_p="
-            f"{top_p}, top_k={top_k} cut off; set them to 1 and 0, or leave the other out",
+            f"{setting} needs probabilities of the policy that sampled, which model.sampling.top_p="
+            f"{top_p}, top_k={top_k} cut off; set these to 1 and 0, or leave the other out",
         )
