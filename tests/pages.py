@@ -10,6 +10,11 @@ def page(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
+def flowing(name: str) -> str:
+    """The text of a page, without line breaks."""
+    return " ".join(page(name).split())
+
+
 def blocks(text: str, language: str = "python") -> list[str]:
     """The code blocks in one language."""
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)

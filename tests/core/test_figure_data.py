@@ -124,17 +124,6 @@ def test_the_frontier_counts_prompts_and_completions_of_all_turns(svr):
     assert drawn["SVR"] == ([3328 / 6], [0.5])
 
 
-def test_the_bar_of_several_seeds_is_their_standard_deviation(tmp_path):
-    shares = ((1, 1, 1, 0), (1, 0, 0, 0))
-    for seed, labels in enumerate(shares):
-        rows = [record(str(i), (bool(y), "C", 0.9, 5), early=True) for i, y in enumerate(labels)]
-        save(tmp_path / str(seed), rows, {"seed_everything": seed})
-    methods = read_methods([f"m={tmp_path / '0'}", f"m={tmp_path / '1'}"])
-    ((point,),) = (panel["points"] for panel in frontier_numbers(methods)["panels"])
-    # 3/4 and 1/4: the sample standard deviation is sqrt(2 x 1/16), not divided by sqrt(2).
-    assert point["accuracy_interval"] == pytest.approx([0.5 - 0.125**0.5, 0.5 + 0.125**0.5])
-
-
 def test_pooling_keeps_every_problem_of_every_data_set():
     short = record("x", (True, "C", 0.9, 7), dataset="other", early=True)
     tables = turn_tables([*uncensored(), short])

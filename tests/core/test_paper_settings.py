@@ -1,17 +1,16 @@
 """The configurations against a table that was typed from the paper's appendix, number by number."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from svr_lightning.core.rewards import RewardWeights
+
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
-WEIGHTS = {  # table "Reward coefficients"
-    "abs": 1.0, "delta": 0.3, "alpha": 0.5, "keep": 0.3, "reg": 0.5, "fail": 0.3,
-    "trunc": 0.5, "cal": 0.5, "over": 0.8, "detect": 0.2, "ready": 0.3, "fmt": 0.4,
-}  # fmt: skip
 SHARED = {  # section "Training hyperparameters"
     "seed_everything": 42,
     "trainer.devices": 4,
@@ -43,7 +42,6 @@ SHARED = {  # section "Training hyperparameters"
     "model.evaluation.temperature": 0.0,
     "model.micro_batch_size": 8,
     "data.problems_per_step": 16,
-    **{f"model.recipe.init_args.weights.{name}": value for name, value in WEIGHTS.items()},
 }
 RUNS = {  # table "Task-dependent generation and length-control parameters", and section A.1
     "countdown": {"generation": 800, "length": 768, "sync": 80},
@@ -131,7 +129,7 @@ def test_a_run_has_every_number_of_the_paper(name):
     assert config["model"]["sampling"]["max_completion_tokens"] == run["generation"]
     assert config["model"]["recipe"]["init_args"]["length_scale"] == run["length"]
     assert config["model"]["reference"]["every"] == run["sync"]
-    assert config["model"]["recipe"]["init_args"]["weights"] == WEIGHTS
+    assert config["model"]["recipe"]["init_args"]["weights"] == asdict(RewardWeights())
 
 
 @pytest.mark.parametrize("name", TESTED)

@@ -16,9 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
-from svr_lightning.cli.main import main
 from tests.chat_server import DOUBT, QUESTION, SURE, Reply, completion
 from tests.chat_server import ChatServer as Scripted
+from tests.commands import refused
 from tests.core.test_controller import certificate
 from tests.served import ASKED, chat, in_front_of, proxy, serving, started
 
@@ -388,6 +388,7 @@ def test_sigterm_under_load_answers_what_ends_in_time_and_refuses_the_rest():
             assert process.wait(30) == 0
 
 
+SERVE = ("serve", "--task", "countdown")
 HERE = ["--upstream", "http://h/v1", "--model", "m"]
 
 
@@ -423,29 +424,25 @@ HERE = ["--upstream", "http://h/v1", "--model", "m"]
     ],
 )
 def test_a_wrong_command_line_is_one_line(options, words, capsys):
-    assert main(["serve", "--task", "countdown", *options]) == 2
-    assert words in capsys.readouterr().err
+    assert words in refused(capsys, *SERVE, *options)
 
 
 def test_a_port_in_use_is_one_line_before_the_policy_is_loaded(capsys):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        port = str(taken.getsockname()[1])
-        assert main(["serve", "--task", "countdown", "--policy", "none", "--port", port]) == 2
-    assert f"--port {port}: [Errno" in capsys.readouterr().err
+        port = taken.getsockname()[1]
+        line = refused(capsys, *SERVE, "--policy", "none", "--port", port)
+    assert f"--port {port}: [Errno" in line
 
 
 def test_a_certificate_for_something_else_is_refused(tmp_path, capsys):
     certificate(tmp_path, weights="others", decoding={"chat_template_kwargs": {}})
     file = tmp_path / "certificate.json"
-    upstream = ["--upstream", "http://h/v1", "--model", "m", "--certificate", str(file)]
-    assert main(["serve", "--task", "countdown", *upstream]) == 2
-    assert "promises nothing for chat_template_kwargs=" in capsys.readouterr().err
+    upstream = ["--upstream", "http://h/v1", "--model", "m", "--certificate", file]
+    assert "promises nothing for chat_template_kwargs=" in refused(capsys, *SERVE, *upstream)
     certificate(tmp_path, decoding={"max_completion_tokens": [96, 512]})  # of several data sets
-    assert main(["serve", "--task", "countdown", *upstream]) == 2
-    assert "instead of [96, 512]" in capsys.readouterr().err
+    assert "instead of [96, 512]" in refused(capsys, *SERVE, *upstream)
     certificate(tmp_path, weights="others", decoding={"chat_template_kwargs": {}})
     file.rename(tmp_path / "operating_point.json")  # which is read without being named
-    policy = ["--policy", str(tmp_path), "--chat-template-kwargs", "{}"]
-    assert main(["serve", "--task", "countdown", *policy]) == 2
-    assert "the certificate is for other weights" in capsys.readouterr().err
+    policy = ["--policy", tmp_path, "--chat-template-kwargs", "{}"]
+    assert "the certificate is for other weights" in refused(capsys, *SERVE, *policy)

@@ -11,7 +11,7 @@ import pytest
 from svr_lightning.__main__ import main
 from svr_lightning.analysis.operating_point import Certificate, read_operating_point
 from svr_lightning.core.stopping import Confident, Majority, StopRule, rule_as_config
-from tests.commands import screen
+from tests.commands import refused, screen
 from tests.trajectories import adaptive, record, write_results, write_samples
 
 
@@ -37,16 +37,29 @@ def policy(tmp_path) -> Path:
     return tmp_path / "policy"
 
 
-def certify(samples: Path, *arguments: str, max_pse: str = "0.10") -> int:
+def command(samples: Path, *arguments: str, max_pse: str = "0.10") -> list[str]:
     promise = ["--max-pse", max_pse] if max_pse else []
-    command = ["certify", str(samples.parent), *promise, "--max-turns", "3"]
+    words = ["certify", str(samples.parent), *promise, "--max-turns", "3"]
     if not {"--calibrate-on", "--check-last"} & {*arguments}:
-        command += ["--calibrate-on", "1"]
-    return main([*command, *arguments])
+        words += ["--calibrate-on", "1"]
+    return [*words, *arguments]
+
+
+def certify(samples: Path, *arguments: str, max_pse: str = "0.10") -> int:
+    return main(command(samples, *arguments, max_pse=max_pse))
+
+
+def certificate_of(samples: Path) -> Path:
+    return samples.parent / "certify" / "certificate.json"
+
+
+def check(samples: Path, folder: Path, *arguments: str) -> int:
+    """The certificate of ``samples``, checked on a folder's."""
+    return main(["certify", "--check", str(certificate_of(samples)), str(folder), *arguments])
 
 
 def found(samples: Path) -> dict[str, Any]:
-    return dict(json.loads((samples.parent / "certify" / "certificate.json").read_text()))
+    return dict(json.loads(certificate_of(samples).read_text()))
 
 
 def by_threshold(samples: Path) -> dict[float, dict[str, Any]]:
@@ -85,9 +98,8 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written_where_predict_
 def test_a_promise_that_no_threshold_keeps_is_not_certified(samples, policy, capsys):
     assert certify(samples, "--thresholds", "0.6", "0.7", "--write", str(policy)) == 1
     assert read_operating_point(policy) is None
-    shown = capsys.readouterr().out
-    assert "no threshold can keep the promise: pse at most 0.1" in shown
-    said = " ".join(shown.split())
+    said = screen(capsys)
+    assert "no threshold can keep the promise: pse at most 0.1" in said
     assert "relax a limit, or use more problems: --plan says how many labels it takes" in said
     assert "Fewer --thresholds need fewer. Ask for several promises in one command" in said
     assert "--calibrate-on 1" not in said  # as it was
@@ -151,8 +163,8 @@ def test_the_rule_of_the_recording_is_certified_and_one_that_cannot_be_changes_n
     assert own.rule == replace(rule, threshold=threshold)
     assert found(samples)["certified"]["rates"]["accepted"] == 1.0
     before = (policy / "operating_point.json").read_bytes()
-    assert certify(with_rule(tmp_path / "votes", rows, Majority(), 3), "--write", str(policy)) == 2
-    assert "its stopping rule, the majority is settled, has no threshold" in capsys.readouterr().err
+    votes = command(with_rule(tmp_path / "votes", rows, Majority(), 3), "--write", str(policy))
+    assert "its stopping rule, the majority is settled, has no threshold" in refused(capsys, *votes)
     assert (policy / "operating_point.json").read_bytes() == before
 
 
@@ -160,9 +172,8 @@ def test_the_choice_is_measured_on_problems_that_had_no_part_in_it(samples, caps
     assert certify(samples, "--calibrate-on", "0.6") == 0
     assert found(samples)["data"]["datasets"] == {"toy": 180}
     assert found(samples)["measured"]["pse"] == {"limit": 0.1, "rate": 0.0, "p_value_if_kept": 1.0}
-    shown = capsys.readouterr().out
-    title = "measured on problems drawn at random, which had no part in the choice"
-    assert title in " ".join(shown.split())
+    shown = screen(capsys)
+    assert "measured on problems drawn at random, which had no part in the choice" in shown
     assert "here, 120 problems" in shown
 
 
@@ -182,34 +193,30 @@ def test_variants_of_one_problem_are_one_observation_on_one_side(tmp_path, capsy
 
 def test_a_certificate_is_checked_on_new_problems(samples, tmp_path, capsys):
     assert certify(samples) == 0
-    certificate = str(samples.parent / "certify" / "certificate.json")
-
-    def check(rows: list[dict[str, Any]]) -> int:
-        write_samples(tmp_path / "new", rows)
-        return main(["certify", "--check", certificate, str(tmp_path / "new")])
-
-    assert check(problems("new", 100)) == 0
-    assert "no promise is shown to be broken" in capsys.readouterr().out
+    new = tmp_path / "new"
+    write_samples(new, problems("new", 100))
+    assert check(samples, new) == 0
+    assert "no promise is shown to be broken" in screen(capsys)
     worse = [
         record(f"w{k}", (k % 4 > 0, "C", 0.99, 10), *[(True, "C", 1.0, 1)] * 2) for k in range(99)
     ]
-    assert check(worse) == 1
-    assert "no longer kept: pse" in capsys.readouterr().out
-    Path(certificate).write_text("{}")
-    assert check(worse) == 2
-    assert "is not a certificate of a threshold" in capsys.readouterr().err
+    write_samples(new, worse)
+    assert check(samples, new) == 1
+    assert "no longer kept: pse" in screen(capsys)
+    other = tmp_path / "other.json"
+    other.write_text("{}")
+    line = refused(capsys, "certify", "--check", other, new)
+    assert "is not a certificate of a threshold" in line
 
 
 def test_a_recording_of_other_settings_is_not_compared(samples, tmp_path, capsys):
     assert certify(samples) == 0
     config = {"model": {"evaluation": {"temperature": 0.6}}}
     write_results(tmp_path / "hot", problems("other"), config, {})
-    hot = str(tmp_path / "hot")
-    certificate = samples.parent / "certify" / "certificate.json"
-    content = json.loads(certificate.read_text())
-    certificate.write_text(json.dumps(content | {"decoding": {"temperature": 0.0}}))
-    assert main(["certify", "--check", str(certificate), hot]) == 2
-    assert "recorded with temperature=0.6 instead of 0.0" in capsys.readouterr().err
+    certificate = certificate_of(samples)
+    certificate.write_text(json.dumps(found(samples) | {"decoding": {"temperature": 0.0}}))
+    line = refused(capsys, "certify", "--check", certificate, tmp_path / "hot")
+    assert "recorded with temperature=0.6 instead of 0.0" in line
 
 
 def test_the_plan_says_how_many_labels_a_promise_needs(capsys):
@@ -245,57 +252,51 @@ def test_the_plan_says_how_many_labels_a_promise_needs(capsys):
     ],
 )
 def test_a_wrong_promise_or_option_is_one_line(arguments, said, samples, capsys):
-    assert certify(samples, *arguments, max_pse="" if not arguments else "0.10") == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
+    max_pse = "" if not arguments else "0.10"
+    assert said in refused(capsys, *command(samples, *arguments, max_pse=max_pse))
 
 
-def options_refused(capsys, *arguments: str) -> str:
-    assert main(["certify", *arguments]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
+CHECK = ("--check", "certificate.json", "eval")
+PLAN = ("--plan", "--max-pse", "0.1")
 
 
 @pytest.mark.parametrize(
-    "extra",
+    ("mode", "extra"),
     [
-        ["--max-pse", "0.1"],
-        ["--thresholds", "0.9"],
-        ["--out", "."],
-        ["--max-turns", "3"],
-        ["--calibrate-on", "0.5"],
-        ["--check-last", "0.5"],
-        ["--token-bound", "9"],
-        ["--plan"],
+        (CHECK, ["--max-pse", "0.1"]),
+        (CHECK, ["--thresholds", "0.9"]),
+        (CHECK, ["--out", "."]),
+        (CHECK, ["--max-turns", "3"]),
+        (CHECK, ["--calibrate-on", "0.5"]),
+        (CHECK, ["--check-last", "0.5"]),
+        (CHECK, ["--token-bound", "9"]),
+        (CHECK, ["--plan"]),
+        (PLAN, ["nowhere"]),
+        (PLAN, ["--write", "."]),
+        (PLAN, ["--out", "."]),
+        (PLAN, ["--max-turns", "3"]),
+        (PLAN, ["--columns", "id=a"]),
     ],
 )
-def test_check_refuses_what_it_does_not_use(capsys, extra):
-    line = options_refused(capsys, "--check", "certificate.json", "eval", *extra)
-    assert f"--check does not use {extra[0]}; leave it out" in line
+def test_check_and_plan_refuse_what_they_do_not_use(capsys, mode, extra):
+    line = refused(capsys, "certify", *mode, *extra)
+    assert f"{mode[0]} does not use {extra[0]}; leave it out" in line
 
 
 @pytest.mark.parametrize(
-    "extra",
-    [["nowhere"], ["--write", "."], ["--out", "."], ["--max-turns", "3"], ["--columns", "id=a"]],
+    ("arguments", "said"),
+    [
+        (["--plan", "--max-tokens", "5", "--token-bound", "10"], "add one, such as --max-pse"),
+        (["--check", "nowhere.json", "."], "nowhere.json: no such file"),
+    ],
 )
-def test_plan_refuses_what_it_does_not_use(capsys, extra):
-    line = options_refused(capsys, "--plan", "--max-pse", "0.1", *extra)
-    assert f"--plan does not use {extra[0]}; leave it out" in line
-
-
-def test_a_plan_of_promises_that_need_no_number_of_labels_says_so(capsys):
-    line = options_refused(capsys, "--plan", "--max-tokens", "5", "--token-bound", "10")
-    assert "--plan counts labels for promises on shares; add one, such as --max-pse" in line
-
-
-def test_check_needs_a_certificate_that_is_there(capsys):
-    assert "nowhere.json: no such file" in options_refused(capsys, "--check", "nowhere.json", ".")
+def test_what_a_plan_or_a_check_lacks_is_said(arguments, said, capsys):
+    assert said in refused(capsys, "certify", *arguments)
 
 
 def test_problems_that_a_certificate_was_calibrated_on_are_no_check_of_it(samples, capsys):
-    certificate = str(samples.parent / "certify" / "certificate.json")
     assert certify(samples) == 0
-    assert main(["certify", "--check", certificate, str(samples.parent)]) == 0
+    assert check(samples, samples.parent) == 0
     said = screen(capsys)
     assert "was calibrated on 300 of 300 problems; check on new problems, since these" in said
 
@@ -310,14 +311,13 @@ def test_a_check_leaves_out_the_problems_of_the_calibration_whatever_they_are_ca
     write_samples(tmp_path, with_questions(problems()))
     samples = tmp_path / "samples.jsonl"
     assert certify(samples, "--calibrate-on", "0.6") == 0
-    certificate = str(tmp_path / "certify" / "certificate.json")
     renamed = [
         {**row, "id": f"other-{row['id']}", "dataset": "copy"} for row in with_questions(problems())
     ]
     for folder, rows in (("same", with_questions(problems())), ("renamed", renamed)):
         write_samples(tmp_path / folder, rows)
         capsys.readouterr()
-        assert main(["certify", "--check", certificate, str(tmp_path / folder)]) == 0
+        assert check(samples, tmp_path / folder) == 0
         shown = screen(capsys)
         assert "was calibrated on 180 of 300 problems; they are left out" in shown
         assert "here, 120 problems" in shown
@@ -327,16 +327,15 @@ def test_a_check_divides_its_level_among_the_promises(samples, tmp_path, capsys)
     """With 60 problems and 10 wrong at a limit of .1, P(Bin(60, .1) >= 10) is .073: below .1, and
     above .05."""
     assert certify(samples, "--max-wrong-accepted", "0.3", "--thresholds", "0.99") == 0
-    certificate = str(samples.parent / "certify" / "certificate.json")
     right = (True, "C", 0.99, 10)
     rows = [
         record(f"w{k}", (k >= 10, "C", 0.99, 10), right, right, dataset="new") for k in range(60)
     ]
     write_samples(tmp_path / "new", with_questions(rows))
-    assert main(["certify", "--check", certificate, str(tmp_path / "new")]) == 0
-    assert "0.0731" in capsys.readouterr().out
-    assert main(["certify", "--check", certificate, str(tmp_path / "new"), "--confidence", "0.8"])
-    assert "no longer kept: pse, with confidence 0.8" in capsys.readouterr().out
+    assert check(samples, tmp_path / "new") == 0
+    assert "0.0731" in screen(capsys)
+    assert check(samples, tmp_path / "new", "--confidence", "0.8") == 1
+    assert "no longer kept: pse, with confidence 0.8" in screen(capsys)
 
 
 def test_errors_that_grow_with_time_show_in_the_last_problems_alone(tmp_path, policy, capsys):
@@ -376,18 +375,16 @@ def test_a_log_whose_program_stopped_by_itself_is_told_what_it_lacks(tmp_path, c
     log = tmp_path / "log.csv"
     rows = [f"{k},{turn},0.5,1" for k in range(40) for turn in range(1, 2 + k % 3)]
     log.write_text("\n".join(["id,turn,confidence,correct", *rows]))
-    line = options_refused(capsys, str(log), "--max-wrong-accepted", "0.1")
+    line = refused(capsys, "certify", log, "--max-wrong-accepted", "0.1")
     assert "no turn stopped and only 1 of 3 turns are there; a log needs all turns up to" in line
     assert line.endswith("or give --max-turns 1")
     assert main(["certify", str(log), "--max-wrong-accepted", "0.1", "--max-turns", "1"]) in (0, 1)
-    assert main(["replay", str(log)]) == 2
-    assert "a log needs all turns up to T_max" in capsys.readouterr().err
+    assert "a log needs all turns up to T_max" in refused(capsys, "replay", log)
 
 
 def test_a_recording_that_lacks_turns_may_be_certified_with_fewer(tmp_path, capsys):
     write_samples(tmp_path, adaptive())
-    assert certify(tmp_path / "samples.jsonl") == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = refused(capsys, *command(tmp_path / "samples.jsonl"))
     assert "toy/a" in line
     assert "record every turn with --record, or give --max-turns 1" in line
 
@@ -420,7 +417,7 @@ def test_a_question_that_repeats_is_noticed_also_where_others_have_none(tmp_path
     log = tmp_path / "log.csv"
     log.write_text("\n".join(["id,confidence,correct,question", *lines]))
     assert main(["certify", str(log), "--max-wrong-accepted", "0.2"]) in (0, 1)
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = screen(capsys)
     assert "note: log: 20 of 40 problems have the question of another one" in shown
 
 
@@ -450,8 +447,7 @@ def test_a_check_leaves_out_the_variants_of_the_calibrations_problems_too(tmp_pa
     assert main(command) == 0
     (tmp_path / "later.csv").write_text("\n".join([head, *first, *variants, *others]))
     capsys.readouterr()
-    certificate = str(tmp_path / "certify" / "certificate.json")
-    assert main(["certify", "--check", certificate, str(tmp_path / "later.csv")]) == 0
+    assert check(log, tmp_path / "later.csv") == 0
     shown = screen(capsys)
     assert "calibrated on 40 of 90 problems; they are left out" in shown
     assert "here, 10 problems" in shown

@@ -20,7 +20,7 @@ from svr_lightning.tasks import TASKS
 from svr_lightning.tasks.fields import ID_COLUMN
 from tests.chat_server import ChatServer as Scripted
 from tests.chat_server import completion
-from tests.commands import ROOT, SHIPPED, embedded, flags
+from tests.commands import ROOT, SHIPPED, embedded, flags, screen
 from tests.core.test_controller import certificate
 from tests.pages import blocks, page
 from tests.scripted import says
@@ -185,24 +185,10 @@ def test_every_command_of_the_documentation_runs_in_small_or_resolves(command, c
         assert end.value.code in (0, None)
 
 
-RUN_ELSEWHERE = re.compile(
-    r"$|#|git clone |make |pip install|\. \.venv|curl |tensorboard |export |PYTHONPATH="
-    r"|python (-m (pytest|tools\.|experiments\.)|examples/|turn_length\.py)|OMP_NUM"
-    r"|svr |.*# needs (a GPU|GPUs)"
-)
-"""Commands that CI calls, that tests of their own run, or that need a GPU."""
-
-
-def test_every_other_command_is_run_by_a_test_of_its_own_or_needs_a_gpu():
-    shown = [block for name in PAGES for block in blocks(page(name), "bash")]
-    lines = [line for block in shown for line in block.splitlines()]
-    assert [line for line in lines if not RUN_ELSEWHERE.match(line)] == []
-
-
 def test_the_example_log_is_certified_as_the_readme_shows(checkout, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
     assert main(shlex.split(next(c for c in commands() if "embedded:log" in c))) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+    printed = screen(capsys)
     for name in ("README.md", "docs/certificates.md"):
         (shown,) = (block for block in blocks(page(name), "text") if "threshold" in block)
         assert " ".join(shown.split()) in printed

@@ -261,8 +261,9 @@ def test_serve_says_of_a_logs_certificate_how_few_turns_it_has_and_that_it_cover
     assert "at most 1 turn;" in line
     reason = "made from a log: prompts, policy and decoding are not recorded"
     assert f"it covers no answer: {reason}" in line
-    assert main(["serve", *options, "--certificate", str(file), "--max-turns", "3"]) == 2
-    assert "and T_max 1, the turns of its recording, alone" in capsys.readouterr().err
+    assert "and T_max 1, the turns of its recording, alone" in refused(
+        capsys, "serve", *options, "--certificate", file, "--max-turns", "3"
+    )
 
 
 def test_an_evaluation_says_which_problems_a_certificate_was_calibrated_on(tmp_path, capsys):

@@ -14,7 +14,7 @@ from svr_lightning.__main__ import main
 from svr_lightning.analysis.logs import read_recording
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.errors import ConfigError
-from tests.commands import write_jsonl
+from tests.commands import refused, screen, write_jsonl
 from tests.trajectories import adaptive, write_samples
 
 NAMES = ["--columns", "id=question", "confidence=p", "correct=y"]
@@ -39,12 +39,6 @@ def load_log(path: Path, *columns: str) -> TurnTable:
     """The one table of a log."""
     (table,) = read_recording(path, columns).tables.values()
     return table
-
-
-def refusal(capsys, *arguments: object) -> str:
-    assert main(["certify", *map(str, arguments)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet", "csv"])
@@ -94,25 +88,29 @@ def test_the_log_of_another_program_is_certified(tmp_path, suffix):
 )
 def test_a_log_that_cannot_be_used_is_one_line(row, said, tmp_path, capsys):
     log = written(tmp_path, [row])
-    assert said in refusal(capsys, log, "--max-pse", 0.1, "--columns", "id=id")
+    assert said in refused(capsys, "certify", log, "--max-pse", 0.1, "--columns", "id=id")
 
 
 def test_options_that_do_not_fit_a_log_are_named(tmp_path, capsys):
     log = written(tmp_path, log_rows(5))
     promise = ("--max-pse", 0.1)
-    assert "log.jsonl:1: no column 'id'; the row has question, p, y" in refusal(
-        capsys, log, *promise
+    assert "log.jsonl:1: no column 'id'; the row has question, p, y" in refused(
+        capsys, "certify", log, *promise
     )
-    assert "is no file; leave out --columns" in refusal(capsys, tmp_path, *promise, *NAMES)
-    wrong = refusal(capsys, log, *promise, "--columns", "score=p")
+    assert "is no file; leave out --columns" in refused(
+        capsys, "certify", tmp_path, *promise, *NAMES
+    )
+    wrong = refused(capsys, "certify", log, *promise, "--columns", "score=p")
     assert "--columns score=p: give NAME=COLUMN" in wrong
     for pair, said in (
         ("confidence=y", "this is the column of confidence, too"),
         ("id=p", " each once"),
     ):
-        assert said in refusal(capsys, log, *promise, *NAMES[:2], "correct=y", pair)
-    assert "cluster=twins: no row has" in refusal(capsys, log, *promise, *NAMES, "cluster=twins")
-    assert "give the folder of an evaluation" in refusal(capsys, *promise)
+        assert said in refused(capsys, "certify", log, *promise, *NAMES[:2], "correct=y", pair)
+    assert "cluster=twins: no row has" in refused(
+        capsys, "certify", log, *promise, *NAMES, "cluster=twins"
+    )
+    assert "give the folder of an evaluation" in refused(capsys, "certify", *promise)
 
 
 @pytest.mark.parametrize("yes", [True, 1, 1.0, "True"])
@@ -130,7 +128,7 @@ def test_a_table_made_by_pandas_is_read(tmp_path, yes):
 def test_tokens_are_promised_only_where_all_were_counted(counted, said, tmp_path, capsys):
     rows = [{**PLAIN, "id": k, **({"tokens": 5} if k < counted else {})} for k in range(9)]
     limits = ("--max-tokens", 9, "--token-bound", 99, "--calibrate-on", 1)
-    line = refusal(capsys, written(tmp_path, rows), "--columns", "id=id", *limits)
+    line = refused(capsys, "certify", written(tmp_path, rows), "--columns", "id=id", *limits)
     assert f"{said} have no tokens" in line
 
 
@@ -166,14 +164,16 @@ def test_two_clusters_of_one_problem_are_refused(tmp_path):
 def test_rows_of_one_id_are_turns_only_by_a_column_of_turns(tmp_path, capsys):
     log = written(tmp_path, [{**row, "n": n} for row in log_rows(300) for n in (1, 2)])
     given = [str(log), "--max-wrong-accepted", "0.2", *NAMES]
-    assert ":2: question '0' occurs twice; if its rows are turns" in refusal(capsys, *given)
+    assert ":2: question '0' occurs twice; if its rows are turns" in refused(
+        capsys, "certify", *given
+    )
     assert main(["certify", *given, "turn=n"]) == 0
     assert "calibration: 150 problems, T_max = 2" in capsys.readouterr().out
 
 
 def test_a_promise_on_early_stops_is_refused_of_a_log_with_one_turn_each(tmp_path, capsys):
     log = written(tmp_path, [{**PLAIN, "id": k, "confidence": 1.0} for k in range(300)])
-    line = refusal(capsys, log, "--max-pse", 0.05, "--columns", "id=id")
+    line = refused(capsys, "certify", log, "--max-pse", 0.05, "--columns", "id=id")
     assert (
         "vacuous: with T_max = 1 no answer could break it; choose another, such as --max-wrong-"
         in line
@@ -346,7 +346,7 @@ def test_the_packages_own_samples_are_no_log(tmp_path):
 )
 def test_a_name_of_nothing_is_said_to_be_one(tmp_path, capsys, given, said):
     written(tmp_path, log_rows(3))
-    assert said in refusal(capsys, tmp_path / given, "--max-pse", 0.1)
+    assert said in refused(capsys, "certify", tmp_path / given, "--max-pse", 0.1)
 
 
 def test_columns_and_a_fault_of_a_file_of_samples_are_refused_in_one_line_that_names_it_once(
@@ -367,6 +367,6 @@ def test_a_name_in_a_log_cannot_write_control_characters_to_the_screen(tmp_path,
     columns = [*NAMES[:1], "id=question", "confidence=p", "correct=y", "question=twin"]
     log = written(tmp_path, rows)
     assert main(["certify", str(log), "--max-wrong-accepted", "0.1", *columns]) == 0
-    out = capsys.readouterr().out
-    assert "problems have the question of another one" in " ".join(out.split())
+    out = screen(capsys)
+    assert "problems have the question of another one" in out
     assert "\x1b" not in out

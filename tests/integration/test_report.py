@@ -15,7 +15,7 @@ from svr_lightning.analysis.metrics import measure
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.core.stopping import Confident, RepeatedAnswer, StopRule, rule_as_config
 from svr_lightning.report.drawing import svg
-from svr_lightning.report.figures import all_figures
+from svr_lightning.report.figures import all_figures, frontier_numbers
 from svr_lightning.report.formats import tables_md, tables_tex
 from svr_lightning.report.page import POLICY, classes, page, trajectories
 from svr_lightning.report.runs import read_methods
@@ -74,6 +74,8 @@ def test_means_and_deviations_over_seeds_are_of_each_seeds_average(tmp_path):
     found = {table.name: table for table in all_tables(methods)}
     # 3/4 and 1/4: mean 1/2, sample standard deviation sqrt(2 * (1/4)^2).
     assert found["main_results"].rows[0][1] == "0.500 \u00b1 0.354"
+    ((point,),) = (panel["points"] for panel in frontier_numbers(methods)["panels"])
+    assert point["accuracy_interval"] == pytest.approx([0.5 - 0.125**0.5, 0.5 + 0.125**0.5])
     cells = found["seed_robustness_1"].rows
     assert [row[0] for row in cells] == ["0", "1", "Mean \u00b1 Std."]
     assert [row[1] for row in cells] == ["0.750", "0.250", "0.500 \u00b1 0.354"]
