@@ -26,18 +26,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("command", nargs="?", choices=["collect"])
     parser.add_argument("runs", nargs="?", type=Path, help="folder of the runs")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder (results/)")
     options = parser.parse_args()
-    file = options.results / "outcomes.npz"
+    file = RESULTS / "outcomes.npz"
     if options.command == "collect":
         if options.runs is None:
             parser.error("collect needs the folder of the runs")
         outcomes.write(file, outcomes.from_runs(finished(options.runs)))
     found = table(outcomes.read(file))
-    write_json(options.results / "table.json", found)
+    write_json(RESULTS / "table.json", found)
     print(pages.headline(found), pages.grid(found), sep="\n\n")
-    if options.results == RESULTS:
-        pages.write(found)
+    pages.write(found)
 
 
 def finished(runs: Path) -> dict[int, Path]:

@@ -31,14 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
     add("--steps", type=int, help="optimizer steps of each lesson; default: its own")
     add("--seed", type=int, default=0, help="of weights and demonstrations")
     add("--informative", type=float, default=1.0, help="what self-checks know: 0 nothing, 1 all")
-    add("--no-trace", action="store_true", help="countdown: answers without their calculation")
     options = parser.parse_args(arguments)
-    if options.no_trace and options.task != "countdown":
-        parser.error("--no-trace is for --task countdown, whose answer is its own calculation")
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
     task = TASKS[options.task]
-    lessons = task.lessons(options.informative, **({"trace": False} if options.no_trace else {}))
+    lessons = task.lessons(options.informative)
     tokenizer = build_tokenizer(lessons[-1].demonstrations.stream(options.seed), **task.TOKENIZER)
     model: Any = new_model(tokenizer, options.seed, task.LAYERS)
     print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)

@@ -27,8 +27,6 @@ SOLUTION_CHANCE, FIRST_LESSON_CHANCE = 0.85, 0.5
 RIGHT_DRAFT_CHANCE = 0.45
 JUMP_CHANCE = 0.6
 """Probability that another attempt is a solution instead of the next derivation."""
-UNTRACED = "-"
-"""The reasoning of an attempt that shows no calculation; the task's format asks for one."""
 SEVERAL_SHARE = 0.85
 """This share of the demonstrations is of problems with several solutions, as the splits have."""
 KEEP_DOUBTED = {True: 0.05, False: 0.0}
@@ -44,21 +42,20 @@ OVERCONFIDENT_CONFIDENCES = {
 }
 
 
-def lessons(informative: float = 1.0, trace: bool = True) -> tuple[Lesson, ...]:
+def lessons(informative: float = 1.0) -> tuple[Lesson, ...]:
     """The whole warm start: to compare a value with the target, then to solve, then to trust it.
 
-    Without ``trace`` attempts show no calculation: only who evaluates the expression can check it.
     The first lesson is short, and half of its answers are wrong: nothing else taught a policy of
     this size to compare. The last one makes it as overconfident as language models are.
     """
     compare = Demonstrations(
-        solver=CountdownSolver(solution_chance=FIRST_LESSON_CHANCE, trace=trace),
+        solver=CountdownSolver(solution_chance=FIRST_LESSON_CHANCE),
         kinds=("svr",),
         first_turns=1.0,
         informative=informative,
         trust=HONEST,
     )
-    solver = CountdownSolver(trace=trace)
+    solver = CountdownSolver()
     solve = Demonstrations(solver=solver, informative=informative, trust=HONEST)
     trust = Demonstrations(
         solver=solver,
@@ -79,8 +76,6 @@ class CountdownSolver:
     """Attempts of one derivation each."""
 
     solution_chance: float = SOLUTION_CHANCE
-    trace: bool = True
-    """Whether attempts show their calculation."""
 
     def problem(self, rng: random.Random) -> Problem:
         """A problem in some order."""
@@ -110,9 +105,8 @@ class CountdownSolver:
         target = int(str(problem.reference))
         options = {}
         for derivation in search_order(tuple(problem.payload["nums"])):
-            steps = f"{derivation.first.text},{derivation.second.text}? {target}"
             attempt = Attempt(
-                reasoning=steps if self.trace else UNTRACED,
+                reasoning=f"{derivation.first.text},{derivation.second.text}? {target}",
                 answer=derivation.expression,
                 plan=derivation.first.task,
                 correct=derivation.value == target,

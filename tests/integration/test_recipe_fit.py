@@ -1,6 +1,7 @@
 """Every recipe trains and evaluates a policy in the one trainer."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,38 +12,29 @@ from svr_lightning.callbacks import RolloutLog
 from svr_lightning.core.types import Decoding
 from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.recipes.base import Recipe
-from svr_lightning.recipes.grpo import GRPO
-from svr_lightning.recipes.grpo_mt import GRPOMT
-from svr_lightning.recipes.igrpo import IGRPO
-from svr_lightning.recipes.mlmt_rl import MLMTRL
-from svr_lightning.recipes.murphy import Murphy
-from svr_lightning.recipes.oracle import Oracle
-from svr_lightning.recipes.rlcr import RLCR
-from svr_lightning.recipes.scrpo import ScRPO
-from svr_lightning.recipes.svr import SVR
-from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.training.config import EvaluationConfig
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.rollouts import Rollout
 from tests import small_fit
 from tests.commands import jsonl, logged
+from tests.recipes import RECIPES
 
-# recipe: generations per problem, turns of a validation with T_max = 2
+# recipe: its options, generations per problem, turns of a validation with T_max = 2
 # ScRPO compares the corrections of wrong answers, of which a problem needs two.
 SMALL = {
-    "svr_turns": (SVRPlus(group_size=2, horizon=2, sections=False, proper=False), 4, 2),
-    "svr_plus": (SVRPlus(group_size=2, horizon=2, turns="all"), 4, 2),
-    "verdict": (SVR(group_size=2, horizon=2, interface="verdict"), 4, 2),
-    "grpo": (GRPO(group_size=4), 4, 1),
-    "grpo_mt": (GRPOMT(group_size=2, horizon=2), 4, 2),
-    "igrpo": (IGRPO(group_size=2, drafts=2), 4, 1),
-    "murphy": (Murphy(group_size=2, horizon=2), 4, 2),
-    "murphy_tree": (Murphy(group_size=2, horizon=2, shape="tree"), 4, 2),
-    "mlmt_rl": (MLMTRL(group_size=2), 6, 1),
-    "scrpo": (ScRPO(group_size=4, horizon=2), 8, 2),
-    "oracle": (Oracle(group_size=2, horizon=2), 4, 2),
-    "rlcr_turns": (RLCR(group_size=2, horizon=2), 4, 2),
+    "svr_turns": ({"group_size": 2, "horizon": 2}, 4, 2),
+    "svr_plus": ({"group_size": 2, "horizon": 2, "turns": "all"}, 4, 2),
+    "svr_verdict": ({"group_size": 2, "horizon": 2}, 4, 2),
+    "grpo": ({"group_size": 4}, 4, 1),
+    "grpo_mt": ({"group_size": 2, "horizon": 2}, 4, 2),
+    "igrpo": ({"group_size": 2, "drafts": 2}, 4, 1),
+    "murphy": ({"group_size": 2, "horizon": 2}, 4, 2),
+    "murphy_tree": ({"group_size": 2, "horizon": 2}, 4, 2),
+    "mlmt_rl": ({"group_size": 2}, 6, 1),
+    "scrpo": ({"group_size": 4, "horizon": 2}, 8, 2),
+    "oracle": ({"group_size": 2, "horizon": 2}, 4, 2),
+    "rlcr_turns": ({"group_size": 2, "horizon": 2}, 4, 2),
 }
 
 LEARNS_IN_PARTS = {"svr_plus", "scrpo"}
@@ -97,9 +89,9 @@ class Optimised(Callback):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_recipe_trains_and_evaluates(name, tmp_path, capsys):
-    recipe, generations, turns = SMALL[name]
+    options, generations, turns = SMALL[name]
     optimised = Optimised()
-    module = fit(recipe, tmp_path, optimised)
+    module = fit(replace(RECIPES[name][0], **options), tmp_path, optimised)
     assert module.trainer.global_step == 1
     assert not all(group.degenerate for group in module.rollout.groups)
     assert logged(tmp_path)["train/grad_norm"][1] > 0

@@ -14,12 +14,10 @@ from typing import Any
 
 import torch
 
-from svr_lightning.errors import ConfigError
 from tests.vllm.inspecting import inspect_here
 
 CARDS = {"A100 of 80 GB": ((8, 0), 80), "H100 of 80 GB": ((9, 0), 80), "H200": ((9, 0), 141)}
 TRAJECTORIES = 128
-SECOND_GPU = "the error of a policy on the second GPU"
 THEIR_OWN = "what vLLM chooses on an H200"
 
 
@@ -61,11 +59,6 @@ def fake_cuda() -> Any:
     # By its class, since modules that have been imported hold the platform itself.
     platforms.current_platform.__class__ = Card
     return Card
-
-
-def on_gpu(number: int) -> None:
-    """Let the policy be there."""
-    torch.cuda.current_device = lambda: number
 
 
 class ConfiguredError(Exception):
@@ -110,7 +103,7 @@ def found(**options: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    on_gpu(0)
+    torch.cuda.current_device = lambda: 0
     os.environ.pop("OMP_NUM_THREADS", None)
     torch.set_num_threads(2)
     card = fake_cuda()
@@ -120,11 +113,5 @@ if __name__ == "__main__":
     figures = {}
     for name, (card.capability, card.gigabytes) in CARDS.items():
         figures[name] = found()
-    on_gpu(1)
-    try:
-        found()
-    except ConfigError as refused:
-        figures[SECOND_GPU] = str(refused)
-    on_gpu(0)
     figures[THEIR_OWN] = found(additional_config={}, max_num_seqs=None)
     Path(sys.argv[1]).write_text(json.dumps(figures))

@@ -37,7 +37,3 @@ def test_what_vllm_would_choose_is_what_its_sources_say(configured):
     """So that the faked device is seen to be taken for one."""
     found = configured[faked_cuda.THEIR_OWN]
     assert (found["prefill"], found["sequences"]) == ("flashinfer", 1024)
-
-
-def test_a_policy_on_another_gpu_than_vllms_is_refused(configured):
-    assert configured[faked_cuda.SECOND_GPU].startswith("trainer.devices=[1]: ")
