@@ -46,8 +46,6 @@ class Row:
     tasks: tuple[Task, ...] = ("countdown",)
     layers: tuple[str, ...] = ()
     """Configurations between the embedded run's and the experiment's own."""
-    flags: tuple[str, ...] = ()
-    """Further flags of every command of the row."""
     steps: int | None = None
     """Of its training, where it is longer than that of the others."""
     rate_of: str | None = None
@@ -128,14 +126,7 @@ ROWS = (
     _method("gspo_matched", "GSPO (matched)", single=True),
     _GRPO_MT,
     _IGRPO,
-    replace(
-        _IGRPO,
-        name="igrpo_turns",
-        title="iGRPO, ten turns",
-        flags=("--model.recipe.init_args.evaluate", "fixed"),
-        policy_of="igrpo",
-        single=False,
-    ),
+    replace(_GRPO_MT, name="igrpo_turns", title="iGRPO, ten turns", policy_of="igrpo"),
     _method("murphy", "Murphy (chain)", tasks=BOTH),
     _method("murphy_tree", "Murphy (tree)", rate_of="murphy"),
     _method("mlmt_rl", "MLMT-RL"),
@@ -177,7 +168,7 @@ def layered(row: Row, task: Task = "countdown") -> tuple[str, ...]:
     """The configuration of a row: the embedded run, the row's layers, the experiment's scale."""
     scale = f"configs/experiments/{EXPERIMENT[task]}.yaml"
     files = (f"configs/{task}_tiny.yaml", *row.layers, scale)
-    return (*(part for path in files for part in ("--config", path)), *row.flags)
+    return tuple(part for path in files for part in ("--config", path))
 
 
 def folder_of(row: Row, seed: int, task: Task) -> Path:

@@ -164,9 +164,8 @@ class VLLMEngine(Engine):
 
     def cancel(self) -> None:
         """Abort all requests."""
-        if self._running:
-            self._llm.llm_engine.abort_request(sorted(self._running))
-            self._running.clear()
+        for name in sorted(self._running):
+            self.drop(int(name))
 
     def drop(self, request_id: int) -> None:
         """Abort one request."""

@@ -2,20 +2,19 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from torch.nn.utils.rnn import pad_sequence
 
 from svr_lightning.core.schedule import warmup_stable_decay
 from svr_lightning.training.checkpoint import DurableCheckpointIO
 from svr_lightning.training.documents import Encoded
 
-_print = partial(print, flush=True)
 SAVE_EVERY = 50
 """Optimizer steps between two checkpoints."""
 
@@ -29,7 +28,6 @@ def train(
     batch: int = 32,
     micro_batch: int = 16,
     checkpoint: Path | None = None,
-    report: Callable[[str], Any] = _print,
 ) -> list[float]:
     """Train the weights that require a gradient, in place.
 
@@ -41,7 +39,6 @@ def train(
         batch: documents per step.
         micro_batch: documents per forward pass.
         checkpoint: file from which an interrupted training continues; None keeps none.
-        report: takes a line about every tenth step.
 
     Returns:
         The loss of every step, in nats a token.
@@ -67,7 +64,9 @@ def train(
             taken = (time.monotonic() - started) / 60
             left = taken * (steps - step) / (step - done)
             loss = fmean(losses[-10:])
-            report(f"step {step}/{steps}  loss {loss:.4f}  minutes {taken:.1f}, left {left:.1f}")
+            rank_zero_info(
+                f"step {step}/{steps}  loss {loss:.4f}  minutes {taken:.1f}, left {left:.1f}"
+            )
         if checkpoint is not None and step % SAVE_EVERY == 0:
             _save(checkpoint, model, optimizer, schedule, losses)
     model.eval()

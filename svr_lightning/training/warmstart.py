@@ -259,7 +259,6 @@ class WarmStart:
             batch=start.batch,
             micro_batch=module.micro_batch_size,
             checkpoint=checkpoint,
-            report=rank_zero_info,
         )
         self.facts |= {
             "turns": len(encoded),
