@@ -314,9 +314,8 @@ _NAMES: Mapping[Score, str] = {
     "completion_logprob": "log-probability of the completion",
     "solution_logprob": "log-probability of the solution",
 }
-RULES: Mapping[str, type[StopRule]] = {
-    rule.__name__: rule for rule in (FixedTurns, RepeatedAnswer, Majority, Posterior, Confident)
-}
+RULES: Mapping[str, type[StopRule]] = {rule.__name__: rule for rule in StopRule.__subclasses__()}
+"""The rules of this file; only these are read from recorded results."""
 
 
 def ending(rule: StopRule | None, turns: Sequence[StopSignals], max_turns: int) -> Ending | None:
