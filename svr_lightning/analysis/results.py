@@ -13,6 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import svr_lightning
 from svr_lightning.analysis.metrics import measure_all
 from svr_lightning.analysis.operating_point import Certificate, read_operating_point
@@ -130,8 +132,14 @@ class Evaluation:
 
     @property
     def independent(self) -> bool:
-        """Whether turns are fresh, so that a majority of them can be formed."""
-        return setting(self.config, "model", "evaluation", "fresh_turns") is True
+        """Whether turns are fresh, so that a majority of them can be formed.
+
+        Samples without a configuration tell it by their prompts: a refinement's holds a draft, and
+        is longer than the first one.
+        """
+        if self.config or self.is_log or self.max_turns == 1:
+            return setting(self.config, "model", "evaluation", "fresh_turns") is True
+        return not any(np.diff(table.prompt_tokens).any() for table in self.tables.values())
 
 
 def read_evaluation(folder: Path) -> Evaluation:
@@ -144,8 +152,6 @@ def read_evaluation(folder: Path) -> Evaluation:
     samples = folder / SAMPLES
     inside = sorted(str(file.parent) for file in folder.glob(f"eval/*/{SAMPLES}"))
     hint = f"give one of {', '.join(inside[:6])}" if inside else f"give a folder with a {SAMPLES}"
-    if folder.is_file():
-        hint += "; replay and certify also read logs"
     require(samples.is_file(), f"{folder}: no evaluation; {hint}")
     return read_samples_file(samples)
 

@@ -29,7 +29,7 @@ from svr_lightning.report.tables import all_tables, headlines
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     add = parser.add_argument
-    about = "an evaluation, such as RUN/eval/test; the name defaults to the folder's"
+    about = "an evaluation, such as RUN/eval/test, or its samples; without NAME= its own name"
     add("runs", nargs="+", metavar="NAME=FOLDER", help=about)
     add("--out", type=Path, default=Path("report"), help="folder (report)")
 

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from svr_lightning.analysis.logs import read_recording
 from svr_lightning.analysis.metrics import (
     DISPLAY,
     Datasets,
@@ -22,7 +23,7 @@ from svr_lightning.analysis.metrics import (
     summarize,
 )
 from svr_lightning.analysis.replay import THRESHOLDS, measured_under, replay, threshold_rules
-from svr_lightning.analysis.results import Evaluation, read_evaluation, section, setting
+from svr_lightning.analysis.results import Evaluation, section, setting
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.analysis.voting import VOTES, vote
 from svr_lightning.core.stopping import StopRule
@@ -194,7 +195,7 @@ def data_sets(methods: Sequence[Method]) -> list[str]:
 
 
 def read_methods(arguments: Sequence[str]) -> list[Method]:
-    """The methods that ``NAME=FOLDER`` or a folder alone name.
+    """The methods that ``NAME=FOLDER`` or a folder alone name; a samples file will do, too.
 
     A name that comes again adds data sets that the method lacks, or else begins its next seed.
 
@@ -204,7 +205,8 @@ def read_methods(arguments: Sequence[str]) -> list[Method]:
     seeds: dict[str, list[list[Evaluation]]] = {}
     for argument in arguments:
         name, path = _split(argument)
-        source = read_evaluation(path)
+        source = read_recording(path)
+        require(not source.is_log, f"{path}: a log has no texts; replay and certify read logs")
         runs = seeds.setdefault(name, [])
         for sources in runs:
             for other in sources:

@@ -296,9 +296,6 @@ def test_an_evaluation_is_its_folder(tmp_path):
     with pytest.raises(ConfigError, match=r"no evaluation; give a folder with a samples\.jsonl"):
         read_evaluation(tmp_path)
     write_samples(folder, adaptive())
-    (tmp_path / "log.csv").write_text("id,confidence,correct\n1,0.5,yes\n")
-    with pytest.raises(ConfigError, match="; replay and certify also read logs"):
-        read_evaluation(tmp_path / "log.csv")
     with pytest.raises(ConfigError, match=r"no evaluation; give one of .*eval/test"):
         read_evaluation(tmp_path)
     assert list(read_evaluation(folder).records) == records_of(adaptive())

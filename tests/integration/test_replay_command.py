@@ -83,7 +83,7 @@ def test_recordings_that_cannot_be_used_are_named(tmp_path, capsys):
     listed = save(tmp_path / "listed", uncensored())
     (listed / "results.json").write_text("[]")  # of which the rule of the run is not known
     for file, message in (
-        (tmp_path / "absent", "no evaluation; give a folder with a samples.jsonl"),
+        (tmp_path / "absent", "no such file or folder; give a folder with a samples.jsonl"),
         (none, "no samples"),
         (listed, "results.json: holds a list or a value instead of results"),
         (old, "results.json: model.evaluation.gate: settings of version 0.1; evaluate again"),
@@ -105,8 +105,11 @@ def test_fresh_turns_vote_and_every_number_is_written(tmp_path, capsys):
     # Of the paper's numbers of votes, three turns allow one.
     assert (votes["math500"]["maj@3"], votes[hostile]["maj@3"]) == (1.0, 0.0)
     assert "maj@5" not in votes["math500"]
-    assert "majority of fresh turns" in shown
-    assert "majority of fresh turns" not in shown_by(capsys, save(tmp_path / "svr", uncensored()))
+    majority = "majority of fresh turns"
+    assert majority in shown
+    # Samples alone: prompts of 100 tokens each, and of 100, 200 and 300.
+    assert majority in shown_by(capsys, save(tmp_path / "alone", rows))
+    assert majority not in shown_by(capsys, save(tmp_path / "svr", uncensored()))
 
 
 def answered(dataset: str, name: str, text: str, correct: bool, **changes: Any) -> dict[str, Any]:

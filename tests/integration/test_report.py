@@ -146,7 +146,8 @@ def test_a_part_that_was_recorded_as_it_stopped_leaves_the_rule_of_the_others_in
     cut = record("y", (True, "C", 0.9, 10), dataset="math500", early=True)
     save(tmp_path / "whole", [whole], settings_of(Confident(), 2))
     save(tmp_path / "cut", [cut], settings_of(Confident(), 2))
-    (method,) = read_methods([f"SVR={tmp_path / name}" for name in ("whole", "cut")])
+    parts = ("whole", "cut/samples.jsonl")  # of an evaluation the folder, or its samples
+    (method,) = read_methods([f"SVR={tmp_path / name}" for name in parts])
     assert method.summary("All-2", "accuracy").mean == 1.0
     assert method.summary("All-2", "avg_total_tokens").mean == 110
     assert method.summary("GSM8K", "esr").mean == 1.0
@@ -549,6 +550,7 @@ def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(tm
     [
         (["m={folder}/nowhere"], "nowhere"),
         (["m={folder}"], "eval/one"),
+        (["m={folder}/log.csv"], "log.csv: a log has no texts; replay and certify read logs"),
         (["={folder}/eval/one"], "NAME=FOLDER"),
         (["m={folder}/unlabelled"], "no label"),
         (["m={folder}/eval/one", "--out", "{folder}/file/x"], "file is a file"),
@@ -559,5 +561,6 @@ def test_a_fault_of_the_command_line_is_one_line(arguments, words, tmp_path, cap
     save(tmp_path / "eval" / "one", rows)
     save(tmp_path / "unlabelled", [record("x", (None, "C", 0.9, 5), early=True)])
     (tmp_path / "file").touch()
+    (tmp_path / "log.csv").write_text("id,confidence,correct\n1,0.5,yes\n")
     given = ["--out", "{folder}/out", *arguments]
     assert words in refused(capsys, "report", *(one.format(folder=tmp_path) for one in given))
