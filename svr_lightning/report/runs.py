@@ -99,6 +99,24 @@ class Run:
             rows.append([measure(replay(table, rule, table.max_turns)) for rule in rules])
         return [dict(zip(self.tables, row, strict=True)) for row in zip(*rows, strict=False)]
 
+    @cached_property
+    def votes(self) -> list[Datasets]:
+        """Accuracy and tokens of each number of :data:`VOTES` up to the budget.
+
+        None unless all its turns are independent samples.
+        """
+        if not self.budget or self.independent != self.tables.keys():
+            return []
+        counts = [count for count in VOTES if count <= self.budget]
+        voted = {name: vote(table, counts) for name, table in self.tables.items()}
+        return [
+            {
+                name: {"accuracy": of[f"maj@{count}"], "avg_total_tokens": of[f"tokens@{count}"]}
+                for name, of in voted.items()
+            }
+            for count in counts
+        ]
+
     @property
     def parts(self) -> dict[str, dict[str, TurnTable]]:
         """What figures are of: the data sets of the first average together, else each one."""
@@ -161,24 +179,9 @@ class Method:
 
     @cached_property
     def votes(self) -> dict[int, Summary]:
-        """Accuracy and tokens of each number of votes of the first seed.
-
-        None unless all its turns are independent samples.
-        """
-        run = self.runs[0]
-        if not run.budget or run.independent != run.tables.keys():
-            return {}
-        counts = [count for count in VOTES if count <= run.budget]
-        voted = {name: vote(table, counts) for name, table in run.tables.items()}
-        summaries = {}
-        for count in counts:
-            metrics = {"accuracy": f"maj@{count}", "avg_total_tokens": f"tokens@{count}"}
-            datasets = {
-                name: {metric: values[key] for metric, key in metrics.items()}
-                for name, values in voted.items()
-            }
-            summaries[count] = summarize([datasets])
-        return summaries
+        """Accuracy and tokens of each number of votes, where every run has them."""
+        rows = _over_seeds(run.votes for run in self.runs)
+        return dict(zip(VOTES, rows, strict=False))
 
 
 def _over_seeds(runs: Iterable[Sequence[Datasets]]) -> list[Summary]:

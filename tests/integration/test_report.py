@@ -19,7 +19,7 @@ from svr_lightning.report.figures import all_figures, frontier_numbers
 from svr_lightning.report.formats import tables_md, tables_tex
 from svr_lightning.report.page import POLICY, classes, page, trajectories
 from svr_lightning.report.runs import read_methods
-from svr_lightning.report.tables import Table, all_tables, headlines
+from svr_lightning.report.tables import Table, all_tables, headlines, majority_vote
 from tests.commands import refused, screen
 from tests.trajectories import failed, pool, record, records_of, save, turn, turn_tables, uncensored
 
@@ -182,6 +182,15 @@ def test_a_turn_that_is_accepted_at_t_max_is_a_stop_on_the_page(tmp_path):
     assert of_accepted < html.index(">STOP<")
     assert of_doubted < html.index(">OUT OF TURNS<")
     assert html.count(">STOP<") == html.count(">OUT OF TURNS<") == 1
+
+
+def test_votes_are_means_over_seeds(tmp_path):
+    fresh = settings_of(Confident(), 3, fresh=True)
+    for seed, answers in (("one", "aba"), ("two", "bba")):  # a is right
+        save(tmp_path / seed, [pool("x", answers)], fresh)
+    (method,) = read_methods([f"GRPO={tmp_path / seed}" for seed in ("one", "two")])
+    table = majority_vote([method])
+    assert table.rows == [["GRPO Maj@3", "0.500 ± 0.707", "360 ± 0"]]
 
 
 def test_tables_are_latex_with_the_rows_that_the_runs_allow(tmp_path):
