@@ -1,16 +1,16 @@
 """What the self-check is worth from unselected starts, from published outcomes of every problem.
 
-    python -m experiments.starts                  # results/table.json, the table, and the pages
-    python -m experiments.starts collect RUNS     # results/outcomes.npz of the runs RUNS/plusN
+    python -m experiments.starts                  # results/TASK.json, the tables, and the pages
+    python -m experiments.starts --collect RUNS --task TASK   # RUNS/plusN into results/TASK.npz
 
-The numbers of README and docs/results.md and their picture are written anew with the table.
+The numbers of README and docs/results.md and their picture are written anew with the tables.
 A run is that of ``svr fit --config countdown_tiny --config methods/svr_plus --model.policy.path
 RUNS/startN``, whose start is made by ``python -m experiments.warmstart --task countdown --seed N``.
-Beside it may lie RUNS/exactN, the same with ``methods/svr_plus_exact``.
+Beside it may lie RUNS/exactN, the same with ``methods/svr_plus_exact``. For word problems the
+configuration is ``arithmetic_tiny``. A collected start replaces the published one of its seed.
 """
 
 import argparse
-import re
 from pathlib import Path
 
 from experiments.starts import outcomes, pages
@@ -18,34 +18,31 @@ from experiments.starts.table import table
 from svr_lightning.files import write_json
 
 RESULTS = Path(__file__).with_name("results")
+DATASETS = {"countdown": "countdown_tiny", "word_problems": "arithmetic_tiny"}
+"""By task."""
 
 
 def main() -> None:
-    """Collect outcomes, or make the table of the published ones."""
+    """Collect outcomes, or make the tables of the published ones."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("command", nargs="?", choices=["collect"])
-    parser.add_argument("runs", nargs="?", type=Path, help="folder of the runs")
+    parser.add_argument("--collect", type=Path, metavar="RUNS", help="publish these runs first")
+    parser.add_argument("--task", choices=DATASETS, default="countdown", help="of the runs")
     options = parser.parse_args()
-    file = RESULTS / "outcomes.npz"
-    if options.command == "collect":
-        if options.runs is None:
-            parser.error("collect needs the folder of the runs")
-        outcomes.write(file, outcomes.from_runs(finished(options.runs)))
-    found = table(outcomes.read(file))
-    write_json(RESULTS / "table.json", found)
-    print(pages.headline(found), pages.grid(found), sep="\n\n")
-    pages.write(found)
-
-
-def finished(runs: Path) -> dict[int, Path]:
-    """The runs that have their last evaluation, by the seed of their start."""
-    found = {}
-    for folder in runs.glob("plus*"):
-        seed = re.fullmatch(r"plus(\d+)", folder.name)
-        if seed and (folder / "eval" / "fresh" / "results.json").is_file():
-            found[int(seed[1])] = folder
-    return found
+    if options.collect:
+        ended = options.collect.glob("plus[0-9]*/eval/fresh/results.json")
+        runs = {int(run.parents[2].name.removeprefix("plus")): run.parents[2] for run in ended}
+        found = outcomes.from_runs(DATASETS[options.task], runs)
+        file = RESULTS / f"{options.task}.npz"
+        if file.is_file():
+            found = outcomes.joined(outcomes.read(file), found)
+        outcomes.write(file, found)
+    tables = {}
+    for task in DATASETS:
+        tables[task] = table(outcomes.read(RESULTS / f"{task}.npz"))
+        write_json(RESULTS / f"{task}.json", tables[task])
+        print(task, pages.grid(tables[task]), sep="\n\n", end="\n\n")
+    pages.write(tables)
 
 
 if __name__ == "__main__":

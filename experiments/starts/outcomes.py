@@ -8,7 +8,7 @@ of N problems, and what each of T fresh answers stated.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from svr_lightning.analysis.table import Bools, Floats, Ints, TurnTable
 from svr_lightning.callbacks.before_after import samples_of
 from svr_lightning.errors import require
 
-DATASET = "countdown_tiny"
 BEFORE = "before"
 AFTER = "after"
 EXACT = "exact"
@@ -67,8 +66,8 @@ class Outcomes:
     starts: Sequence[Start]
 
 
-def from_runs(runs: Mapping[int, Path]) -> Outcomes:
-    """The outcomes of runs by the seed of their start.
+def from_runs(dataset: str, runs: Mapping[int, Path]) -> Outcomes:
+    """The outcomes of runs on one data set, by the seed of their start.
 
     Beside a run ``plusN`` may lie ``exactN``, the same with exact credit.
 
@@ -79,14 +78,14 @@ def from_runs(runs: Mapping[int, Path]) -> Outcomes:
     first = None
     for seed, folder in sorted(runs.items()):
         trained = {AFTER: folder, EXACT: folder.with_name(f"exact{seed}")}
-        arms = {BEFORE: arm_of(folder / "eval" / "fresh_before")}
+        arms = {BEFORE: arm_of(folder / "eval" / "fresh_before", dataset)}
         for name, run in trained.items():
             if not (run / "eval" / "fresh" / RESULTS).is_file():
                 continue
-            refined = read_evaluation(run / "eval" / "after").tables[DATASET]
+            refined = read_evaluation(run / "eval" / "after").tables[dataset]
             first = first or refined
             require(refined.ids == first.ids, f"{run}: asked other problems than its counterparts")
-            arms[name] = arm_of(run / "eval" / "fresh", refined)
+            arms[name] = arm_of(run / "eval" / "fresh", dataset, refined)
         budget = ANSWERS * float(arms[AFTER].ways[FIRST].tokens.mean())
         starts.append(Start(seed=seed, budget=budget, arms=arms))
     require(first is not None, "there are no runs; give folders of svr fit")
@@ -94,9 +93,16 @@ def from_runs(runs: Mapping[int, Path]) -> Outcomes:
     return Outcomes(ids=first.ids, cluster=first.cluster, starts=starts)
 
 
-def arm_of(fresh: Path, refined: TurnTable | None = None) -> Arm:
+def joined(published: Outcomes, new: Outcomes) -> Outcomes:
+    """All starts; a new one replaces the published one with its seed."""
+    require(new.ids == published.ids, "the new runs were asked other problems than the published")
+    starts = {start.seed: start for start in (*published.starts, *new.starts)}
+    return replace(published, starts=[starts[seed] for seed in sorted(starts)])
+
+
+def arm_of(fresh: Path, dataset: str, refined: TurnTable | None = None) -> Arm:
     """The outcomes of one policy, from its recorded fresh answers and refinements."""
-    samples = samples_of(read_evaluation(fresh))[DATASET]
+    samples = samples_of(read_evaluation(fresh))[dataset]
     stated = np.rint(100 * samples.table.confidence)
     return Arm(ways=ways_of(samples, refined), stated=stated, correct=samples.table.correct)
 

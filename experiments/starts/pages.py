@@ -1,4 +1,4 @@
-"""What README and docs/results.md say of the starts, and their picture: of ``table.json`` alone."""
+"""What README and docs/results.md say of the starts, and their picture, from their tables alone."""
 
 import textwrap
 from collections.abc import Mapping
@@ -15,8 +15,6 @@ from svr_lightning.report.drawing import svg
 
 ROOT = Path(__file__).parents[2]
 PICTURE = Path("docs/check-value.svg")
-PLANNED = 10
-"""Starts, with seeds 1 to 10."""
 WIDTH = 140
 NARROW = "\u00a0"
 """A space at which no line ends."""
@@ -37,10 +35,11 @@ def headline(found: Found) -> str:
     )
     small_print = (
         f"All within {found['budget']:.0f} tokens per puzzle, read and written, on "
-        f"{found['problems']} held-out puzzles, {_starts(found)}. Training adds "
-        f"{100 * gain['mean']:.0f} points, {low} to {high} (95{NARROW}% over {over(found)}). On "
-        f"this puzzle a reader of the policy's working reaches {after[TRACE]} and a program "
-        f"{after[PROGRAM]}: a check in words is meant for answers where neither exists."
+        f"{found['problems']} held-out puzzles, means of {len(found['starts'])} unselected "
+        f"starts. Training adds {100 * gain['mean']:.0f} points, {low} to {high} (95{NARROW}% "
+        f"over {over(found)}). On this puzzle a reader of the policy's working reaches "
+        f"{after[TRACE]} and a program {after[PROGRAM]}: a check in words is meant for answers "
+        "where neither exists."
     )
     return f"{textwrap.fill(promise, WIDTH)}\n\n{textwrap.fill(small_print, WIDTH)}"
 
@@ -48,7 +47,7 @@ def headline(found: Found) -> str:
 def grid(found: Found) -> str:
     """Markdown tables: every way before and after training, what is stated, and differences."""
     lines = [
-        f"| within {found['budget']:.0f} tokens, {len(found['starts'])} of {PLANNED} starts "
+        f"| within {found['budget']:.0f} tokens, {len(found['starts'])} starts "
         f"| before | after | 95 %, over {over(found)} | tokens |",
         "|---|---|---|---|---|",
     ]
@@ -72,28 +71,29 @@ def grid(found: Found) -> str:
 
 
 PARTS = {
-    "README.md": {"headline": headline},
-    "docs/index.md": {"headline": headline},
-    "docs/results.md": {"table": grid},
+    "README.md": {"headline": ("countdown", headline)},
+    "docs/index.md": {"headline": ("countdown", headline)},
+    "docs/results.md": {"table": ("countdown", grid), "word problems": ("word_problems", grid)},
 }
-"""What each page takes from the table, between ``<!-- starts: NAME -->`` and ``<!-- end -->``."""
+"""What each page takes from which table, between ``<!-- starts: NAME -->`` and ``<!-- end -->``."""
 
 
-def page(path: str, found: Found) -> str:
-    """A page's text with the parts that follow from the table."""
+def page(path: str, tables: Mapping[str, Found]) -> str:
+    """A page's text with the parts that follow from the tables, by task."""
     text = (ROOT / path).read_text(encoding="utf-8")
-    for name, part in PARTS[path].items():
+    for name, (task, part) in PARTS[path].items():
         begin = f"<!-- starts: {name} -->\n"
         before, _, rest = text.partition(begin)
-        text = f"{before}{begin}{part(found)}\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
+        after = rest.partition("<!-- end -->")[2]
+        text = f"{before}{begin}{part(tables[task])}\n<!-- end -->{after}"
     return text
 
 
-def write(found: Found) -> None:
+def write(tables: Mapping[str, Found]) -> None:
     """Write the pages and the picture."""
     for path in PARTS:
-        write_file(ROOT / path, [page(path, found)])
-    write_file(ROOT / PICTURE, [svg(draw, found)])
+        write_file(ROOT / path, [page(path, tables)])
+    write_file(ROOT / PICTURE, [svg(draw, tables["countdown"])])
 
 
 def _row(name: str, values: Found, form: str) -> str:
@@ -103,10 +103,3 @@ def _row(name: str, values: Found, form: str) -> str:
 
 def _share(values: Found) -> str:
     return f"{100 * values['mean']:.0f}{NARROW}%"
-
-
-def _starts(found: Found) -> str:
-    count = len(found["starts"])
-    if count == PLANNED:
-        return f"means of {PLANNED} unselected starts"
-    return f"from {count} of {PLANNED} unselected starts so far"

@@ -13,7 +13,7 @@ from svr_lightning.report.drawing import BLUE, GREY, legend, new_figure
 
 
 def draw(found: Mapping[str, Any]) -> Figure:
-    """Accuracy with its interval of every way in ``table.json``, from the first down.
+    """Accuracy with its interval of every way of a table, from the first down.
 
     Before training is a hollow point.
     """

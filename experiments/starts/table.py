@@ -58,7 +58,7 @@ def table(outcomes: Outcomes) -> dict[str, Any]:
         if (way, arm) in tokens:
             ways[way][arm]["tokens"] = statistics.fmean(tokens[way, arm])
     auroc = ways.pop(AUROC)
-    ways = {way: arms for way, arms in ways.items() if arms}  # over the budget: not there
+    ways = {way: arms for way, arms in ways.items() if AFTER in arms}  # else over the budget
     exact = _differences(EXACT_CREDIT, measured)
     p_values = {name: p for name, one in exact.items() if (p := one["p"]) is not None}
     for name, adjusted in holm(p_values).items():

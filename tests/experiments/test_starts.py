@@ -13,7 +13,7 @@ from experiments.starts.table import entry, stated_auroc, t_interval, table
 from svr_lightning.analysis import check_value as ways
 from svr_lightning.analysis.choice import Options, choose, draw
 
-PUBLISHED = Path(__file__).parents[2] / "experiments" / "starts" / "results" / "outcomes.npz"
+PUBLISHED = Path(__file__).parents[2] / "experiments" / "starts" / "results" / "countdown.npz"
 
 
 def one_rule(right: float, tokens: float = 10.0) -> Options:
@@ -113,7 +113,7 @@ def test_what_is_written_is_read_again(tmp_path):
 def test_the_published_table_is_that_of_the_published_outcomes():
     """Of one start and two ways: the whole table takes seconds."""
     read = outcomes.read(PUBLISHED)
-    published = json.loads(PUBLISHED.with_name("table.json").read_text())
+    published = json.loads(PUBLISHED.with_suffix(".json").read_text())
     assert published["starts"] == [start.seed for start in read.starts]
     assert published["problems"] == len(read.ids) == 377
     first = read.starts[0]
@@ -126,7 +126,7 @@ def test_the_published_table_is_that_of_the_published_outcomes():
 
 
 def test_the_pages_give_the_interval_over_starts_where_there_are_several():
-    found = json.loads(PUBLISHED.with_name("table.json").read_text())
+    found = json.loads(PUBLISHED.with_suffix(".json").read_text())
     found["starts"] = [*range(1, 11)]
     gain = found["differences"]["stated: after - before"]
     stated = found["ways"][ways.STATED]["after"]
