@@ -24,7 +24,10 @@ def published(path: str) -> Any:
 
 
 RUNS = published("tools/results/main_job.json")
-STARTS = {"countdown": published("experiments/starts/results/countdown.json")}
+STARTS = {
+    task: published(f"experiments/starts/results/{task}.json")
+    for task in ("countdown", "word_problems")
+}
 EMBEDDED = published("tools/results/embedded.json")["runs"]
 RESULTS = {
     task: published(f"experiments/miniature/results/{task}/results.json")
