@@ -41,7 +41,7 @@ def main() -> None:
     for task in DATASETS:
         tables[task] = table(outcomes.read(RESULTS / f"{task}.npz"))
         write_json(RESULTS / f"{task}.json", tables[task])
-        print(task, pages.grid(tables[task]), sep="\n\n", end="\n\n")
+    print(pages.headline(tables), pages.grid(tables), sep="\n\n")
     pages.write(tables)
 
 

@@ -123,7 +123,6 @@ def write(path: Path, outcomes: Outcomes) -> None:
                 arrays[f"{prefix}/{way}/tokens"] = options.tokens[:, 0].astype(np.uint16)
         listed.append({"seed": start.seed, "budget": start.budget, "names": names})
     arrays["starts"] = np.array(json.dumps(listed))
-    path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, **arrays)
 
 

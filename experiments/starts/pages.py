@@ -1,13 +1,13 @@
 """What README and docs/results.md say of the starts, and their picture, from their tables alone."""
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.starts.outcomes import AFTER, ARMS, BEFORE
 from experiments.starts.picture import draw
-from experiments.starts.table import AUROC, bounds_of, over
+from experiments.starts.table import AUROC, DIFFERENCES, EXACT_CREDIT
 from svr_lightning.analysis.check_value import FREE, PROGRAM, STATED, TRACE
 from svr_lightning.display import interval
 from svr_lightning.files import write_file
@@ -20,14 +20,16 @@ NARROW = "\u00a0"
 """A space at which no line ends."""
 Found = Mapping[str, Any]
 """What :func:`experiments.starts.table.table` gives."""
+TASKS = {"countdown": "puzzles", "word_problems": "word problems"}
 
 
-def headline(found: Found) -> str:
+def headline(tables: Mapping[str, Found]) -> str:
     """The promise, its small print, and what needs no self-check, in two paragraphs."""
+    found = tables["countdown"]
     after = {name: _share(arms[AFTER]) for name, arms in found["ways"].items()}
     before = _share(found["ways"][STATED][BEFORE])
     gain = found["differences"]["stated: after - before"]
-    low, high = (f"{100 * bound:.0f}" for bound in bounds_of(gain))
+    low, high = (f"{100 * bound:.0f}" for bound in gain["over_starts"])
     promise = (
         f"**Trained to check itself, a tiny policy solves {after[STATED]} of new number puzzles "
         f"by what it says of its answers. Before training it solves {before}; votes and "
@@ -37,56 +39,52 @@ def headline(found: Found) -> str:
         f"All within {found['budget']:.0f} tokens per puzzle, read and written, on "
         f"{found['problems']} held-out puzzles, means of {len(found['starts'])} unselected "
         f"starts. Training adds {100 * gain['mean']:.0f} points, {low} to {high} (95{NARROW}% "
-        f"over {over(found)}). On this puzzle a reader of the policy's working reaches "
+        f"over starts). On this puzzle a reader of the policy's working reaches "
         f"{after[TRACE]} and a program {after[PROGRAM]}: a check in words is meant for answers "
         "where neither exists."
     )
     return f"{textwrap.fill(promise, WIDTH)}\n\n{textwrap.fill(small_print, WIDTH)}"
 
 
-def grid(found: Found) -> str:
-    """Markdown tables: every way before and after training, what is stated, and differences."""
-    lines = [
-        f"| within {found['budget']:.0f} tokens, {len(found['starts'])} starts "
-        f"| before | after | 95 %, over {over(found)} | tokens |",
-        "|---|---|---|---|---|",
+def grid(tables: Mapping[str, Found]) -> str:
+    """Markdown tables of both tasks side by side, each value with its interval.
+
+    Every way before and after training, what is stated, and differences.
+    """
+    found = [tables[task] for task in TASKS]
+    heads = [
+        f"{words}: {len(one['starts'])} starts, {one['budget']:.0f} tokens"
+        for words, one in zip(TASKS.values(), found, strict=True)
     ]
-    for name, arms in found["ways"].items():
-        before = f"{arms[BEFORE]['mean']:.3f}" if BEFORE in arms else ""
-        after = arms[AFTER]
-        cells = [name, before, f"{after['mean']:.3f}", interval(bounds_of(after))]
-        lines.append(f"| {' | '.join(cells)} | {after['tokens']:.0f} |")
-    scope = f"mean | 95 %, over {over(found)} |"
-    lines += ["", f"| {AUROC}, fresh answers | {scope}", "|---|---|---|"]
-    lines += [_row(ARMS[arm], one, ".3f") for arm, one in found["auroc"].items()]
-    lines += ["", f"| difference | {scope}", "|---|---|---|"]
-    lines += [_row(name, one, "+.3f") for name, one in found["differences"].items()]
-    for name, one in found["exact_credit"].items():
-        count = len(one["by_start"])
-        label = f"exact credit, {name}: with - without, {count} start{'s' if count > 1 else ''}"
-        if "p_holm" in one:
-            label += f", p {one['p_holm']:.3f} (Holm)"
-        lines.append(_row(label, one, "+.3f"))
+    lines = _head(
+        "solved within the same tokens, and 95 % over starts",
+        [f"{head}, before | after" for head in heads],
+    )
+    for way in found[0]["ways"]:
+        arms = [one["ways"].get(way, {}).get(arm) for one in found for arm in (BEFORE, AFTER)]
+        lines.append(_row(way, [_cell(arm, ".3f") for arm in arms]))
+    lines += ["", *_head(f"{AUROC}, fresh answers", heads)]
+    for arm, words in ARMS.items():
+        lines.append(_row(words, [_cell(one["auroc"].get(arm), ".3f") for one in found]))
+    lines += ["", *_head("difference", heads)]
+    for name in DIFFERENCES:
+        lines.append(_row(name, [_cell(one["differences"][name], "+.3f") for one in found]))
+    for name in EXACT_CREDIT:
+        credit = [one["exact_credit"][name] for one in found]
+        cells = [
+            f"{_cell(one, '+.3f')}, {len(one['by_start'])} starts, p {one['p_holm']:.2f}"
+            for one in credit
+        ]
+        lines.append(_row(f"exact credit, {name}: with - without (Holm)", cells))
     return "\n".join(lines)
 
 
-PARTS = {
-    "README.md": {"headline": ("countdown", headline)},
-    "docs/index.md": {"headline": ("countdown", headline)},
-    "docs/results.md": {"table": ("countdown", grid), "word problems": ("word_problems", grid)},
-}
-"""What each page takes from which table, between ``<!-- starts: NAME -->`` and ``<!-- end -->``."""
-
-
 def page(path: str, tables: Mapping[str, Found]) -> str:
-    """A page's text with the parts that follow from the tables, by task."""
+    """A page's text with its part between ``<!-- starts -->`` and ``<!-- end -->``."""
     text = (ROOT / path).read_text(encoding="utf-8")
-    for name, (task, part) in PARTS[path].items():
-        begin = f"<!-- starts: {name} -->\n"
-        before, _, rest = text.partition(begin)
-        after = rest.partition("<!-- end -->")[2]
-        text = f"{before}{begin}{part(tables[task])}\n<!-- end -->{after}"
-    return text
+    before, begin, rest = text.partition("<!-- starts -->\n")
+    after = rest.partition("<!-- end -->")[2]
+    return f"{before}{begin}{PARTS[path](tables)}\n<!-- end -->{after}"
 
 
 def write(tables: Mapping[str, Found]) -> None:
@@ -96,10 +94,26 @@ def write(tables: Mapping[str, Found]) -> None:
     write_file(ROOT / PICTURE, [svg(draw, tables["countdown"])])
 
 
-def _row(name: str, values: Found, form: str) -> str:
-    """A row of a mean and its interval."""
-    return f"| {name} | {values['mean']:{form}} | {interval(bounds_of(values), f'{{:{form}}}')} |"
+def _head(corner: str, columns: Sequence[str]) -> list[str]:
+    """The first two lines of a table."""
+    head = _row(corner, columns)
+    return [head, "|" + "---|" * (head.count("|") - 1)]
+
+
+def _row(name: str, cells: Sequence[str]) -> str:
+    return f"| {' | '.join([name, *cells])} |"
+
+
+def _cell(values: Found | None, form: str) -> str:
+    """A mean and its interval; nothing where a task lacks it."""
+    if values is None:
+        return ""
+    return f"{values['mean']:{form}} {interval(values['over_starts'], f'{{:{form}}}')}"
 
 
 def _share(values: Found) -> str:
     return f"{100 * values['mean']:.0f}{NARROW}%"
+
+
+PARTS = {"README.md": headline, "docs/index.md": headline, "docs/results.md": grid}
+"""What each page takes from the tables."""

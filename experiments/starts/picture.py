@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from experiments.starts.outcomes import AFTER, BEFORE
-from experiments.starts.table import bounds_of, over
 from svr_lightning.analysis.check_value import WITH_CHECK
 from svr_lightning.report.drawing import BLUE, GREY, legend, new_figure
 
@@ -23,7 +22,7 @@ def draw(found: Mapping[str, Any]) -> Figure:
     around: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
     for place, (name, arms) in enumerate(reversed(ways)):
         point = arms[AFTER]["mean"]
-        low, high = bounds_of(arms[AFTER])
+        low, high = arms[AFTER]["over_starts"]
         colour = BLUE if name in WITH_CHECK else GREY
         left = ("axes fraction", "data")
         axes.annotate(name, (0, place), xytext=(0, 13), xycoords=left, **around)
@@ -37,7 +36,7 @@ def draw(found: Mapping[str, Any]) -> Figure:
         axes.plot([low, high], [place, place], color=colour, linewidth=3, alpha=0.4)
         axes.plot(point, place, "o", color=colour, markersize=7)
         axes.annotate(f"{point:.0%}", (high, place), xytext=(6, 0), color=colour, **around)
-    axes.plot([], [], "o", color=GREY, label=f"after training, bar: 95 % over {over(found)}")
+    axes.plot([], [], "o", color=GREY, label="after training, bar: 95 % over starts")
     axes.plot([], [], "o", color=GREY, markerfacecolor="none", label="before training")
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)

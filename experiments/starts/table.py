@@ -137,17 +137,6 @@ def entry(values: Measured) -> dict[str, Any]:
     }
 
 
-def over(found: Mapping[str, Any]) -> str:
-    """What :func:`bounds_of` gives intervals over: starts, where there are several."""
-    return "starts" if len(found["starts"]) > 1 else "problems"
-
-
-def bounds_of(values: Mapping[str, Any]) -> list[float]:
-    """The interval over starts, or of a single start that over problems."""
-    bounds: list[float] = values["over_starts"] or values["over_problems"]
-    return bounds
-
-
 def t_interval(values: list[float]) -> list[float] | None:
     """The 95 % interval of the mean of independent values; None for fewer than two.
 

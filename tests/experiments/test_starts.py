@@ -125,19 +125,26 @@ def test_the_published_table_is_that_of_the_published_outcomes():
             assert found.accuracy[0] == by_start[str(first.seed)]
 
 
-def test_the_pages_give_the_interval_over_starts_where_there_are_several():
-    found = json.loads(PUBLISHED.with_suffix(".json").read_text())
-    found["starts"] = [*range(1, 11)]
-    gain = found["differences"]["stated: after - before"]
-    stated = found["ways"][ways.STATED]["after"]
-    gain |= {"mean": 0.3, "over_starts": [0.25, 0.35]}
-    stated |= {"mean": 0.75, "over_starts": [0.7, 0.8]}
-    found["ways"][ways.STATED]["before"]["mean"] = 0.5
-    words = " ".join(pages.headline(found).split())
+def test_the_pages_put_both_tasks_side_by_side_with_their_intervals():
+    tables = {
+        task: json.loads(PUBLISHED.with_name(f"{task}.json").read_text()) for task in pages.TASKS
+    }
+    for task, mean in (("countdown", 0.75), ("word_problems", 0.6)):
+        found = tables[task]
+        found["starts"] = [*range(1, 11)]
+        gain = found["differences"]["stated: after - before"]
+        gain |= {"mean": 0.3, "over_starts": [0.25, 0.35]}
+        arms = found["ways"][ways.STATED]
+        arms["before"] |= {"mean": 0.5, "over_starts": [0.4, 0.6]}
+        arms["after"] |= {"mean": mean, "over_starts": [mean - 0.05, mean + 0.05]}
+    words = " ".join(pages.headline(tables).split())
     assert "a tiny policy solves 75 % of new number puzzles" in words
     assert "means of 10 unselected starts. Training adds 30 points, 25 to 35" in words
     assert "(95 % over starts)" in words
-    table_of_results = pages.grid(found)
-    assert "| 95 %, over starts |" in table_of_results
-    assert f"{ways.STATED} | 0.500 | 0.750 | [0.700, 0.800] |" in table_of_results
-    assert "| stated: after - before | +0.300 | [+0.250, +0.350] |" in table_of_results
+    both = pages.grid(tables)
+    puzzles = "0.500 [0.400, 0.600] | 0.750 [0.700, 0.800]"
+    assert f"| {ways.STATED} | {puzzles} | 0.500 [0.400, 0.600] | 0.600 [0.550, 0.650] |" in both
+    gains = "+0.300 [+0.250, +0.350] | +0.300 [+0.250, +0.350]"
+    assert f"| stated: after - before | {gains} |" in both
+    (trace,) = (line for line in both.splitlines() if ways.TRACE in line)
+    assert trace.endswith("|  |  |")  # a word problem has none
