@@ -58,6 +58,12 @@ def test_every_row_has_the_same_steps_problems_and_generations(row, task):
     assert [source["split"] for source in data["test"]] == [f"test{order}"]
 
 
+def test_rows_of_several_turns_are_judged_on_several():
+    for row in (row for row in ROWS if not row.single):
+        _, recipe = resolved(row, row.tasks[0])
+        assert recipe.evaluated_turns(10) >= 9, row.name
+
+
 def test_what_is_done_is_skipped_and_an_interrupted_training_goes_on(tmp_path, monkeypatch):
     program = tmp_path / "python"
     program.write_text('#!/bin/sh\necho "$@"\n[ "$4" = leave ] && touch "$5"\n:\n')
