@@ -25,7 +25,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -176,16 +175,13 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="write a manifest")
     parser.add_argument("--check", type=Path, help="compare with a manifest")
     parser.add_argument("--only", nargs="+", choices=[*layers()], metavar="LAYER")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time (1)")
     options = parser.parse_args()
     machine = {"cpu": this_machine()["hardware"]["name"], "torch": torch.__version__}
     machine["transformers"] = transformers.__version__
     found = {}
-    names = options.only or [*layers()]
-    with ThreadPoolExecutor(options.jobs) as pool:
-        for name, hashes in zip(names, pool.map(hashes_of, names), strict=True):
-            found[name] = hashes
-            print(name, *(f"{key} {value}" for key, value in hashes.items()), flush=True)
+    for name in options.only or layers():
+        found[name] = hashes_of(name)
+        print(name, *(f"{key} {value}" for key, value in found[name].items()), flush=True)
     if options.out:
         write_json(options.out, {"machine": machine, "layers": found})
     if not options.check:
