@@ -27,8 +27,8 @@ from svr_lightning.analysis.table import Bools, Floats, Ints
 SPLITS = 20
 RESAMPLES = 400
 """Resamples of intervals that include a choice: each chooses 2 x :data:`SPLITS` times."""
-_AT_ONCE = 2**23
-"""Weights of problems in one matrix product: 64 MiB."""
+_AT_ONCE = 2**11
+"""Problems in one matrix product: few enough for a processor's cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,31 +122,31 @@ def choose(
     options = joined([options])
     count, _, problems = options.tokens.shape
     limits = [np.broadcast_to(np.asarray(b, float), options.tokens.shape[1:]) for b in budgets]
-    one = np.ones_like(limits[:1])
-    columns = np.concatenate([options.right, options.tokens, limits, one])
-    columns = columns.reshape(len(columns), -1)
-    parts = np.vstack([draws.halves, np.ones(problems)])  # [J + 1, N]
+    columns = np.concatenate([options.right, options.tokens, limits, np.ones_like(limits[:1])])
+    parts = np.vstack([draws.halves, np.ones((1, problems), dtype=bool)])  # [J + 1, N]
+    sums = np.zeros((len(parts), len(draws.counts), len(columns)))
+    for start in range(0, problems, _AT_ONCE):
+        block = slice(start, start + _AT_ONCE)
+        drawn = draws.counts[:, block].T[:, None] * draws.seeds.T
+        weights = drawn.astype(float, order="C")  # [n, S, 1 + R]
+        values = np.ascontiguousarray(columns[:, :, block].T)  # [n, S, 2K + B + 1]
+        for total, part in zip(sums, parts[:, block], strict=True):
+            total += _rows(weights[part]).T @ _rows(values[part])
     accuracy = np.empty((len(budgets), len(draws.counts)))
     tokens = np.empty((len(budgets), len(draws.counts)))
     picked: list[Counter[int]] = [Counter() for _ in budgets]
-    step = max(1, _AT_ONCE // (len(parts) * columns.shape[1]))
-    for start in range(0, len(draws.counts), step):
-        rows = slice(start, start + step)
-        drawn = draws.counts[rows, None] * draws.seeds[rows, :, None]  # [R, S, N]
-        weights = drawn[:, None] * parts[:, None]  # [R, J + 1, S, N]
-        found = columns @ weights.reshape(-1, columns.shape[1]).T
-        for row, sums in enumerate(np.split(found, len(weights), axis=1), start):
-            first = sums[:, :-1]
-            halves = np.stack([first, sums[:, -1:] - first])  # [2, 2K + B + 1, J]
-            right, spent, limit, size = np.split(halves, [count, 2 * count, -1], axis=1)
-            each = np.maximum(size, 1)
-            for number in range(len(budgets)):
-                best = _best(right / each, spent / each, limit[:, number, None] / each)
-                if row == 0:
-                    picked[number].update(best.ravel().tolist())
-                accuracy[number, row] = _measured_elsewhere(right, best) / size.sum()
-                tokens[number, row] = _measured_elsewhere(spent, best) / size.sum()
-    whole = options.tokens.mean((1, 2))
+    for row in range(len(draws.counts)):
+        *first, whole = sums[:, row]
+        halves = np.stack([np.array(first), whole - first]).swapaxes(1, 2)  # [2, 2K + B + 1, J]
+        right, spent, limit, size = np.split(halves, [count, 2 * count, -1], axis=1)
+        each = np.maximum(size, 1)
+        for number in range(len(budgets)):
+            best = _best(right / each, spent / each, limit[:, number, None] / each)
+            if row == 0:
+                picked[number].update(best.ravel().tolist())
+            accuracy[number, row] = _measured_elsewhere(right, best) / size.sum()
+            tokens[number, row] = _measured_elsewhere(spent, best) / size.sum()
+    cost = options.tokens.mean((1, 2))
     split = bool((draws.halves.any(1) & ~draws.halves.all(1)).all())
     return [
         Chosen(
@@ -155,10 +155,15 @@ def choose(
             names=tuple(options.names[option] for option, _ in picked[number].most_common()),
             size=draws.size,
         )
-        if split and bool((whole <= limit.mean()).any())
+        if split and bool((cost <= limit.mean()).any())
         else None
         for number, limit in enumerate(limits)
     ]
+
+
+def _rows(values: Floats) -> Floats:
+    """[n * S, M] of [n, S, M]."""
+    return values.reshape(-1, values.shape[2])
 
 
 def _measured_elsewhere(sums: Floats, best: Ints) -> float:
