@@ -220,12 +220,14 @@ class WarmStart:
         right = sum(labels)
         wrong = len(labels) - right
         enough = min(right, wrong) >= FEWEST
+        seen = "".join(turn.text[-60:] for turn in answers[:1])
         require(
             enough or (self.start.target == "random" and len(labels) >= FEWEST),
             f"of the plain answers {right} right and {wrong} wrong ones could be written as turns, "
             f"and a self-check is learned from at least {FEWEST} of each: give more problems, "
             "easier or harder ones, a larger model.sampling.max_completion_tokens, or a "
-            f"start.prompt that asks for the form of {self.task.name}'s answers",
+            f"start.prompt that asks for the form of {self.task.name}'s answers; the first answer "
+            f"ends with {seen!r}",
         )
         return encoded
 

@@ -150,7 +150,9 @@ def test_what_cannot_be_taught_is_refused_in_one_line(tmp_path, capsys):
     base = words(tmp_path / "run")
     assert "start.held_out=16 of 12 problems" in refused(capsys, *words(tmp_path / "run", 12))
     short = "--model.sampling.max_completion_tokens=3"
-    assert "0 right and 0 wrong ones" in refused(capsys, *base, short)
+    few = refused(capsys, *base, short)
+    assert "0 right and 0 wrong ones" in few
+    assert "the first answer ends with '" in few
     assert "ask for no self-check" in refused(capsys, *base, "--model.recipe=GRPO")
     rows = write_jsonl(tmp_path / "rows.jsonl", ({"question": f"q{i}"} for i in range(20)))
     task = f"{Listed.__module__}.{Listed.__qualname__}"
