@@ -17,13 +17,15 @@ from msgspec import Meta, Struct, convert, field
 from svr_lightning.core.ranges import Count
 from svr_lightning.core.stopping import Confident, StopRule, rule_from_config
 from svr_lightning.errors import ConfigError, field_error, one_line, require
-from svr_lightning.files import write_json
+from svr_lightning.files import to_json, write_json
 
 OPERATING_POINT = "operating_point.json"
 SCHEMA_VERSION: Literal[2] = 2
 """Version of a certificate's file; another one is refused."""
 _OWN = "threshold"
 """The field that an operating point has beside those of its certificate."""
+_SEAL = "sha256"
+"""The field of a certificate's file with the digest of all others."""
 
 K = TypeVar("K")
 Name = Literal["pse", "wrong_accepted", "wrong", "tokens"]
@@ -71,6 +73,16 @@ class _Data(Struct, frozen=True):
     """:func:`problem_digests` of the calibration problems."""
 
 
+def sealed(certificate: Mapping[str, Any]) -> dict[str, Any]:
+    """A certificate as plain JSON with its digest, so that a later edit is noticed."""
+    content = json.loads(to_json(certificate))
+    return {**content, _SEAL: _content_digest(content)}
+
+
+def _content_digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def problem_digests(names: Iterable[str]) -> str:
     """The beginnings of SHA-256 of names of problems, with spaces between."""
     return " ".join(sorted({_digest(name) for name in names}))
@@ -109,8 +121,8 @@ class Certificate(Struct, frozen=True, kw_only=True):
         path = Path(path)
         require(path.is_file(), f"{path}: no such file; give the certificate.json of certify")
         own = _content(path) or {}
-        applied = own.pop(_OWN, None)
-        digest = hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
+        applied, seal = own.pop(_OWN, None), own.pop(_SEAL, None)
+        digest = _content_digest(own)
         try:
             certificate = convert({**own, "id": digest[:16]}, cls)
         except ValueError as error:
@@ -121,6 +133,11 @@ class Certificate(Struct, frozen=True, kw_only=True):
             applied in (None, certified),
             f"{path}: the threshold is {applied!r}, and {certified:g} is certified; certify again "
             "or remove it",
+        )
+        require(
+            seal == digest,
+            f"{path}: it is not as certify wrote it, whose digest is {seal}; certify again or "
+            "remove it",
         )
         return certificate
 

@@ -47,6 +47,7 @@ from svr_lightning.analysis.operating_point import (
     Name,
     Promise,
     problem_digests,
+    sealed,
     weights_digest,
     write_operating_point,
 )
@@ -209,29 +210,31 @@ def _certify(
             title = f"measured on {which}, which had no part in the choice"
             measured, broken = case.measure(others, rule, title, options.confidence)
     policy = options.write
-    certificate = {
-        "schema_version": SCHEMA_VERSION,
-        "svr_lightning": svr_lightning.__version__,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "method": METHOD,
-        "promises": to_builtins(promises),
-        "confidence": options.confidence,
-        "rule": {"score": gate.score, "needs_correct": gate.needs_correct},
-        "max_turns": case.max_turns,
-        "decoding": certified_settings(recorded.config, recorded.tables),
-        "policy": setting(recorded.config, "model", "policy", "path"),
-        "weights": None if policy is None else weights_digest(policy),
-        "data": {
-            "samples": str(recorded.samples),
-            "sha256": _sha256(recorded.samples),
-            "datasets": {name: len(table.ids) for name, table in calibration.items()},
-            "clusters": clusters,
-            "problems": problem_digests([*recorded.names_of(calibration)]),
-        },
-        "candidates": to_builtins(candidates),
-        "certified": to_builtins(choice),
-        "measured": measured,
-    }
+    certificate = sealed(
+        {
+            "schema_version": SCHEMA_VERSION,
+            "svr_lightning": svr_lightning.__version__,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "method": METHOD,
+            "promises": to_builtins(promises),
+            "confidence": options.confidence,
+            "rule": {"score": gate.score, "needs_correct": gate.needs_correct},
+            "max_turns": case.max_turns,
+            "decoding": certified_settings(recorded.config, recorded.tables),
+            "policy": setting(recorded.config, "model", "policy", "path"),
+            "weights": None if policy is None else weights_digest(policy),
+            "data": {
+                "samples": str(recorded.samples),
+                "sha256": _sha256(recorded.samples),
+                "datasets": {name: len(table.ids) for name, table in calibration.items()},
+                "clusters": clusters,
+                "problems": problem_digests([*recorded.names_of(calibration)]),
+            },
+            "candidates": to_builtins(candidates),
+            "certified": to_builtins(choice),
+            "measured": measured,
+        }
+    )
     files = [(options.out or recorded.samples.parent / "certify") / "certificate.json"]
     write_json(files[0], certificate)
     if choice is not None and policy is not None and not broken:

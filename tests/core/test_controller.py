@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import svr_lightning as svr
+from svr_lightning.analysis.operating_point import sealed
 from svr_lightning.control.controller import LONGEST_TEXT, Controller
 from svr_lightning.core.stopping import Confident, FixedTurns, Majority, RepeatedAnswer
 from svr_lightning.core.types import FinishReason
@@ -215,7 +216,7 @@ def certificate(folder: Path, **changes: Any) -> svr.Certificate:
         **changes,
     }
     path = folder / "certificate.json"
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(sealed(content)))
     return svr.Certificate.read(path)
 
 

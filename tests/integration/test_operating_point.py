@@ -12,6 +12,7 @@ from svr_lightning.analysis.operating_point import (
     Certificate,
     problem_digests,
     read_operating_point,
+    sealed,
     weights_digest,
     write_operating_point,
 )
@@ -69,7 +70,7 @@ def written(folder: Path, **changes: Any) -> Certificate:
         **{"promises": [{"name": "pse", "limit": 0.1}], "confidence": 0.9, "max_turns": 10},
         **changes,
     }
-    write_operating_point(folder, content["certified"]["threshold"], content)
+    write_operating_point(folder, content["certified"]["threshold"], sealed(content))
     found = read_operating_point(folder)
     assert isinstance(found, Certificate)
     return found
@@ -105,6 +106,10 @@ def test_a_certificate_has_the_same_name_in_its_file_and_in_a_policys_folder(tmp
     "edited",
     [
         {"confidence": 7},
+        {"confidence": 0.99},
+        {"rule": {"score": "confidence"}},
+        {"threshold": 0.5, "certified": {"threshold": 0.5}},
+        {"max_turns": 3, "sha256": "0" * 64},
         {"max_turns": 0},
         {"promises": [{"name": "pse", "limit": -0.1}]},
         {"promises": [{"name": "wrong", "limit": 0.1, "bound": 9}]},
@@ -114,7 +119,7 @@ def test_a_certificate_has_the_same_name_in_its_file_and_in_a_policys_folder(tmp
     ],
     ids=str,
 )
-def test_a_certificate_that_was_edited_to_what_certify_never_writes_is_refused(tmp_path, edited):
+def test_a_certificate_that_was_edited_is_refused_within_its_ranges_too(tmp_path, edited):
     written(tmp_path)
     file = tmp_path / "operating_point.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | edited))
