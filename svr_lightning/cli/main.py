@@ -170,7 +170,7 @@ class _Parser(argparse.ArgumentParser):
         """Raise a :class:`ConfigError` with the flag that may have been meant."""
         unknown = re.match(r"unrecognized arguments: (-\S+)", message)
         flags = re.findall(r"--[\w.-]+", self.format_usage())
-        hint = did_you_mean(unknown.group(1), flags) if unknown else ""
+        hint = did_you_mean(unknown[1], flags) if unknown else ""
         raise ConfigError(f"{message}{hint or f'; see `{self.prog} --help`'}")
 
 

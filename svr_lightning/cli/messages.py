@@ -37,8 +37,8 @@ def explain(error: BaseException) -> str | None:
     for cause in _causes(error):
         if isinstance(cause, ConfigError):
             return str(cause)
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _NEEDED:
-        package = (error.name or "").split(".")[0]
+    package = str(getattr(error, "name", None)).split(".")[0]
+    if isinstance(error, ModuleNotFoundError) and package in _NEEDED:
         return f"{package} is not installed; {_NEEDED[package]}"
     if isinstance(error, OSError):
         return _of_system(error)
@@ -46,6 +46,9 @@ def explain(error: BaseException) -> str | None:
         logged = re.findall("`(.*?)`", str(error))[2:]
         return f"EarlyStopping: monitor={stops[1]!r} is not logged{did_you_mean(stops[1], logged)}"
     text = one_line(error)
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    if frames and "lightning/pytorch/callbacks" in frames[-1].f_code.co_filename:
+        return f"trainer.callbacks: {text}"
     if _NO_GPU.search(text):
         seen = f"this machine has no GPU that torch can use ({text.rstrip('.!')})"
         cure = "to try the configuration on a CPU add --config hardware/cpu_smoke"
@@ -75,7 +78,7 @@ def of_parser(error: BaseException) -> str:
         reason = reason.replace(kinds[0], " or a ".join(kinds))
     if "Expected a <class 'str'>. Got value" in reason:
         reason += "; YAML reads it as something else, so put it in quotes"
-    return (f"{key.group(1)}: " if key else "") + reason + _place(first)
+    return (f"{key[1]}: " if key else "") + reason + _place(first)
 
 
 def section_of(error: BaseException, config: Any) -> str:

@@ -28,7 +28,7 @@ from svr_lightning.analysis.logs import read_recording
 from svr_lightning.analysis.metrics import groups, summarize
 from svr_lightning.analysis.regrade import regrade
 from svr_lightning.analysis.replay import MissingTurnsError, curves
-from svr_lightning.analysis.results import SAMPLES, Evaluation, setting
+from svr_lightning.analysis.results import Evaluation, setting
 from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.analysis.table import turn_tables
 from svr_lightning.analysis.voting import VOTES, vote
@@ -45,8 +45,7 @@ COLUMNS = ("accuracy", "turns", "avg_total_tokens", "esr", "pse", "accepted", "a
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     add = parser.add_argument
-    about = f"folder of an evaluation, such as RUN/eval/test, with a {SAMPLES}"
-    add("evaluation", type=Path, metavar="FOLDER", help=about)
+    add("evaluation", type=Path, metavar="FOLDER", help="an evaluation, RUN/eval/NAME, or a log")
     add("--columns", nargs="+", default=(), metavar="NAME=COLUMN", help="column names of a log")
     add("--compare-stops", action="store_true", help="all stopping rules at equal tokens")
     add("--budget", type=float, help="tokens per problem of that comparison")

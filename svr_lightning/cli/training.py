@@ -5,7 +5,7 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Container
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -22,7 +22,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from transformers.utils.logging import disable_progress_bar
 
 from svr_lightning import recipes
-from svr_lightning.analysis.results import RESULTS, SAMPLES
+from svr_lightning.analysis.results import RESULTS, SAMPLES, section
 from svr_lightning.cli.messages import explain, of_parser, section_of
 from svr_lightning.errors import ConfigError, did_you_mean, program, require
 from svr_lightning.evaluation.printing import print_results
@@ -67,18 +67,27 @@ class Layer(jsonargparse.ActionConfigFile):  # type: ignore[name-defined,misc]
         file = os.path.isfile(values)
         try:
             text = Path(values).read_text(encoding="utf-8") if file else values
-            if file and not re.sub(r"(?m)^\s*#.*$", "", text).strip():
-                return  # comments alone
-            layer = _sections(text)
-            if cfg.get("trainer.callbacks") and "callbacks" in layer.get("trainer", {}):
+            content = _content(text)
+            layer = _filled(content, parser.groups)
+            if layer in (None, {}):
+                return
+            if cfg.get("trainer.callbacks") and "callbacks" in section(layer, "trainer"):
                 rank_zero_info(f"{values} replaces trainer.callbacks; callbacks+ would add to them")
-            data = layer.get("data", {})
+            data = section(layer, "data")
             for part in data.keys() & {"train", "val", "test"}:
                 one_of_many = part != "train" and isinstance(data[part], dict)
                 require(not one_of_many, f"data.{part} is a list; write [{{...}}]")
                 cfg[f"data.{part}"] = None
-            super().__call__(parser, cfg, values, option_string)
-        except (ArgumentError, KeyError, OSError, TypeError, ValueError) as error:
+            given = values if layer == content else yaml.safe_dump(layer)
+            super().__call__(parser, cfg, given, option_string)
+        except (
+            ArgumentError,
+            LookupError,
+            OSError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
             where = f"{values}: " if file else ""
             raise ConfigError(f"{where}{_refusal(error, parser)}") from error
 
@@ -96,19 +105,28 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _sections(text: str) -> dict[str, Mapping[str, Any]]:
-    """The sections of a configuration; none of a text that the parser will refuse."""
+def _content(text: str) -> Any:
+    """What a configuration holds; the text itself if the parser will refuse it."""
     try:
-        content = yaml.load(text, _Loader)  # noqa: S506  # a safe loader
+        return yaml.load(text, _Loader)  # noqa: S506  # a safe loader
     except yaml.YAMLError:
-        return {}
-    parts = content.items() if isinstance(content, dict) else ()
-    return {name: section for name, section in parts if isinstance(section, dict)}
+        return text
+
+
+def _filled(content: Any, sections: Container[str], place: str = "") -> Any:
+    """A configuration without sections that hold nothing, such as comments alone."""
+    if not isinstance(content, dict):
+        return content
+    return {
+        key: _filled(value, sections, f"{place}{key}.")
+        for key, value in content.items()
+        if value is not None or f"{place}{key}" not in sections
+    }
 
 
 def _refusal(error: Exception, parser: LightningArgumentParser) -> str:
     """The parser's refusal in one line, with a known key that is close to an unknown one."""
-    text = of_parser(error)
+    text = "nested too deeply" if isinstance(error, RecursionError) else of_parser(error)
     unknown = re.search(r"(?:unrecognized arguments: --|not accept option ')([\w.]+)", text)
     return text + (did_you_mean(unknown[1], parser.get_defaults().keys()) if unknown else "")
 
@@ -210,8 +228,8 @@ class SVRCommandLine(LightningCLI):
         try:
             super().instantiate_classes()
         except (ValueError, TypeError) as error:
-            section = section_of(error, self.config[self.subcommand])
-            raise ConfigError(section + of_parser(error)) from error
+            place = section_of(error, self.config[self.subcommand])
+            raise ConfigError(place + of_parser(error)) from error
         config = self.config[self.subcommand].as_dict()
         config.pop("config", None)
         self.model.run_config = json.loads(to_json(config))

@@ -326,12 +326,22 @@ def test_questions_are_put_as_the_task_of_the_training_set(tmp_path, capsys):
     assert SVRDataModule(questions=["1?"]).problems("predict")[0][0].task == "math"
 
 
-def test_a_layer_of_comments_alone_changes_nothing(tmp_path, capsys):
-    layer = tmp_path / "later.yaml"
-    layer.write_text("# to be filled in\n\n  # model: {seed: 3}\n")
-    with_it = resolved(capsys, "fit", *SMALL, "--config", layer)
-    without = resolved(capsys, "fit", *SMALL)
-    assert with_it["model"] == without["model"]
+def test_a_layer_or_a_section_that_holds_nothing_changes_nothing(tmp_path, capsys):
+    empty = ("# to be filled in\n\n  # model: {seed: 3}\n", "---\n", "null", "{}", "")
+    empty += ("trainer:\n  # max_steps: 3\n", "model: {sampling: , policy: {}}\ndata:\n")
+    layers = []
+    for number, text in enumerate(empty):
+        layer = tmp_path / f"{number}.yaml"
+        layer.write_text(text)
+        layers += ["--config", layer]
+    with_them, without = (resolved(capsys, "fit", *SMALL, *some) for some in (layers, ()))
+    assert with_them == without
+
+
+def test_what_is_nested_too_deeply_is_one_line(tmp_path, capsys):
+    deep = tmp_path / "deep.yaml"
+    deep.write_text(f"model: {'[' * 3000}{']' * 3000}")
+    assert refused(capsys, "fit", "--config", deep) == f"{deep}: nested too deeply"
 
 
 @pytest.mark.parametrize(
@@ -344,6 +354,13 @@ def test_a_layer_of_comments_alone_changes_nothing(tmp_path, capsys):
 )
 def test_a_setting_that_means_something_else_is_said_with_its_cure(layer, message, capsys):
     assert message in refused(capsys, "fit", "--config", "countdown_tiny", "--config", layer)
+
+
+def test_a_callback_that_cannot_work_here_is_one_line(tmp_path, capsys):
+    callback = "lightning.pytorch.callbacks.GradientAccumulationScheduler"
+    callbacks = f"[{{class_path: {callback}, init_args: {{scheduling: {{0: 2}}}}}}]"
+    error = refused(capsys, "fit", *SMALL, *QUIET, "--trainer.callbacks", callbacks)
+    assert error.startswith("trainer.callbacks: Automatic gradient accumulation and the ")
 
 
 def test_a_misspelt_metric_to_stop_at_is_one_line(tmp_path, capsys):
