@@ -52,6 +52,9 @@ class TurnRecord:
     answer_logprob: Nats | None = None
     completion_logprob: Nats | None = None
     solution_logprob: Nats | None = None
+    feedback: bool | None = None
+    """Whether it judges an answer instead of giving one, as a tutor's turn does: it has no label,
+    and the answer before it stands."""
 
     def __post_init__(self) -> None:
         if (self.verdict is None) != (self.confidence is None):

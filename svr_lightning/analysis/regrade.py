@@ -36,6 +36,9 @@ def regrade(
             turns = []
             try:
                 for turn in record.turns:
+                    if turn.feedback:
+                        turns.append(turn)
+                        continue
                     reading = task.read(turn.text, truncated=turn.truncated)
                     y = label(task, reading.final_part(turn.text), problem, grader)
                     turns.append(replace(turn, correct=y.correct, grading_error=y.error))

@@ -180,7 +180,7 @@ class TurnTable:
         return {
             name: self.value(name)
             for name, definition in DEFINITIONS.items()
-            if checked or not definition.of_turns
+            if checked or definition.rows == "problems"
         }
 
     def select(self, rows: NDArray[Any]) -> "TurnTable":
@@ -273,15 +273,18 @@ class RecordedProblem(NamedTuple):
 
 def _problem(record: SampleRecord) -> RecordedProblem:
     rows = []
+    standing = None
     for turn, signals in zip(record.turns, record.signals, strict=True):
-        if turn.correct is None:
+        if not turn.feedback:
+            standing = turn.correct
+        if standing is None:
             raise ValueError(
                 f"record {record.id!r} of {record.dataset!r} has no label at turn {turn.turn}; "
                 "metrics are for problems with a reference"
             )
         verdict = NO_VERDICT if turn.verdict is None else VERDICT_CODES[turn.verdict]
         tokens = (turn.prompt_tokens, turn.completion_tokens)
-        rows.append((turn.correct, verdict, *signals[1:], *tokens))
+        rows.append((standing, verdict, *signals[1:], *tokens))
     return RecordedProblem(
         id=record.id,
         # A problem without a cluster gets a label that equals no other: no string equals a tuple.

@@ -1,5 +1,6 @@
 """Graded records of evaluated problems."""
 
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -10,11 +11,16 @@ from svr_lightning.tasks.base import AnswerNumbers
 from svr_lightning.tasks.grading import get_grader, label
 
 
-def trajectory_record(trajectory: Trajectory, dataset: str, grader: str = "paper") -> SampleRecord:
+def trajectory_record(
+    trajectory: Trajectory,
+    dataset: str,
+    grader: str = "paper",
+    answers: Callable[[int], bool] = bool,
+) -> SampleRecord:
     """Grade the turns of an ended chain and make its record.
 
     Without a reference ``correct`` is null. A turn that cannot be graded counts as wrong and says
-    why in ``grading_error``.
+    why in ``grading_error``. ``answers`` says which turns (from 1) answer the problem.
     """
     problem, end = trajectory.problem, trajectory.ending
     assert end is not None, "nodes of trees are not evaluated"
@@ -26,22 +32,25 @@ def trajectory_record(trajectory: Trajectory, dataset: str, grader: str = "paper
         stopped_early=end.stopped_early,
         accepted=end.accepted,
         turns=tuple(
-            _turn_record(problem, turn, numbers.number(turn.answer), grader)
+            _turn_record(problem, turn, numbers, grader, feedback=not answers(turn.index))
             for turn in trajectory.turns
         ),
     )
 
 
-def _turn_record(problem: Problem, turn: Turn, answer_group: int, grader: str) -> TurnRecord:
+def _turn_record(
+    problem: Problem, turn: Turn, numbers: AnswerNumbers, grader: str, *, feedback: bool
+) -> TurnRecord:
     completion = turn.completion
+    answer = None if feedback else turn.answer
     y = None
-    if problem.has_reference:
+    if problem.has_reference and not feedback:
         part = turn.reading.final_part(completion.text)
         y = label(get_task(problem.task), part, problem, get_grader(grader))
     return TurnRecord(
         turn=turn.index,
         text=completion.text,
-        answer=turn.answer,
+        answer=answer,
         correct=None if y is None else y.correct,
         grading_error=None if y is None else y.error,
         truncated=completion.truncated,
@@ -50,7 +59,8 @@ def _turn_record(problem: Problem, turn: Turn, answer_group: int, grader: str) -
         finish_reason=completion.finish_reason.value,
         verdict=None if turn.check is None else turn.check.verdict,
         confidence=None if turn.check is None else turn.check.confidence,
-        answer_group=answer_group,
+        answer_group=numbers.number(answer),
+        feedback=feedback or None,
         **turn.scores._asdict(),
     )
 

@@ -178,7 +178,9 @@ class Evaluator:
                 if isinstance(result, RequestError):
                     record = error_record(problem, dataset, result.reason)
                 else:
-                    record = trajectory_record(result, dataset, self.config.grader)
+                    record = trajectory_record(
+                        result, dataset, self.config.grader, self.dialogue.answers
+                    )
                 records[problem.id] = self._kept(record)
         ordered = [records[problem.id] for problem in problems]
         self.records += ordered

@@ -21,7 +21,7 @@ from svr_lightning.report.figures import (
     transition_numbers,
 )
 from svr_lightning.report.runs import Method, read_methods
-from tests.trajectories import failed, record, save, turn_tables, uncensored
+from tests.trajectories import failed, first_turns, record, save, turn_tables, uncensored
 
 
 @pytest.fixture
@@ -63,6 +63,18 @@ def test_a_trajectory_that_has_ended_keeps_its_answer_and_one_that_never_ran_is_
     assert [round(3 * row["fixed"]) for row in found["states"]] == [0, 1]
     assert [round(3 * row["never"]) for row in found["states"]] == [2, 1]
     assert found["boundaries"][0]["fixed"] == 1
+
+
+def test_feedback_is_no_answer_and_the_answer_before_it_stands():
+    """A tutor's turns: nothing is broken at one, and nothing mended by the next answer."""
+    turns = [(correct, None, None, 10) for correct in (True, None, True, None, False)]
+    row = record("taught", *turns)
+    for tutor in row["turns"][1::2]:
+        tutor |= {"answer": None, "answer_group": 0, "feedback": True}
+    found = transition_numbers(turn_tables([row])["toy"])
+    changes = [(one["fixed"], one["broken"]) for one in found["boundaries"]]
+    assert changes == [(0, 0), (0, 0), (0, 0), (0, 1)]
+    assert [row["kept"] for row in found["states"]] == [1, 1, 1, 1, 0]
 
 
 def test_reliability_bins_hold_their_lower_bound_and_the_last_one_holds_certainty(six):
