@@ -30,10 +30,13 @@ T = TypeVar("T")
 
 
 class CSVLog(Logger):
-    """Writes every logged value as ``step,key,value`` lines, flushed at once.
+    """Writes every value that a training logs as ``step,key,value`` lines, flushed at once.
 
     Written rows are never changed, and a resumed run only drops those after its checkpoint.
     """
+
+    is_of_training = True
+    """Evaluations of their own write nothing here: the lines are those of the run."""
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__()
@@ -56,6 +59,8 @@ class CSVLog(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Append one line per metric."""
+        if not self.is_of_training:
+            return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = not self.path.exists()
         with self.path.open("a", newline="") as stream:
@@ -68,7 +73,7 @@ class CSVLog(Logger):
     @rank_zero_only
     def keep(self, is_kept: Callable[[int, str], bool]) -> None:
         """Drop all rows whose step and key are not kept: they are logged again."""
-        if not self.path.exists():
+        if not (self.is_of_training and self.path.exists()):
             return
         with self.path.open(newline="") as stream:
             header, *rows = list(csv.reader(stream)) or [["step", "key", "value"]]
@@ -130,15 +135,15 @@ def rollout_stats(groups: Sequence[Group], recipe: Recipe, seconds: float) -> di
         "time/rollout": seconds,
         "speed/rollout": sum(turn.completion_tokens for turn in turns) / seconds,
         "train/reward/mean": fmean(chain.from_iterable(group.returns for group in groups)),
-        "train/zero_std_groups": _share(group.degenerate for group in groups),
-        "train/resampled_groups": _share(group.seeds.attempt > 0 for group in groups),
+        "train/zero_std_groups": fmean(group.degenerate for group in groups),
+        "train/resampled_groups": fmean(group.seeds.attempt > 0 for group in groups),
         "train/generations": len(turns) / len(groups),
-        "train/accuracy": _share(chain.from_iterable(correct.values())),
-        "train/truncated": _share(turn.truncated for turn in turns),
+        "train/accuracy": fmean(chain.from_iterable(correct.values())),
+        "train/truncated": fmean(turn.truncated for turn in turns),
         "train/completion_tokens": fmean(turn.completion_tokens for turn in turns),
     }
     for index in sorted(correct):
-        stats[f"train/turn{index}/accuracy"] = _share(correct[index])
+        stats[f"train/turn{index}/accuracy"] = fmean(correct[index])
     rule = recipe.dialogue.applied_rule(Confident())
     return {**stats, **_reward_terms(rewards), **_self_checks(turns, rule)}
 
@@ -178,14 +183,14 @@ def _self_checks(turns: Sequence[ScoredTurn], rule: StopRule | None) -> dict[str
     correct = np.array([turn.correct for turn in checked], dtype=np.int64)
     stats = {
         "train/brier": fmean((confidence - correct) ** 2),
-        "train/overconfidence": _share(
+        "train/overconfidence": fmean(
             turn.verdict == Verdict.CORRECT and not turn.correct for turn in checked
         ),
-        "train/would_stop": _share(rule is not None and _stops(rule, turn) for turn in checked),
+        "train/would_stop": fmean(rule is not None and _stops(rule, turn) for turn in checked),
         "train/confidence/spread": pstdev(confidence.tolist()),
     }
     for verdict in Verdict:
-        share = _share(turn.verdict == verdict for turn in checked)
+        share = fmean(turn.verdict == verdict for turn in checked)
         stats[f"train/verdict/{verdict.value.lower()}"] = share
     for name, label in (("right", 1), ("wrong", 0)):
         if (correct == label).any():
@@ -201,11 +206,6 @@ def _stops(rule: StopRule, turn: ScoredTurn) -> bool:
     answer = None if turn.has_answer else 0
     signals = StopSignals(turn.verdict, turn.confidence, turn.truncated, answer)
     return rule.stops([signals], 2) and signals.has_answer
-
-
-def _share(flags: Iterable[bool]) -> float:
-    values = list(flags)
-    return sum(values) / len(values)
 
 
 def peak_memory(device: torch.device) -> float:

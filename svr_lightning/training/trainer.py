@@ -356,6 +356,9 @@ class SVRTrainer(Trainer):
 
     def _run(self, model: Any, ckpt_path: Any = None, weights_only: bool | None = None) -> Any:
         """Errors of one process end all; an interrupted training says how to resume."""
+        for logger in self.loggers:
+            if isinstance(logger, CSVLog):
+                logger.is_of_training = self.state.fn == "fit"
         try:
             alone = self._folder_of_its_own() if self.state.fn == "fit" else nullcontext()
             with failing_together(self), self._finishing_updates(), alone:

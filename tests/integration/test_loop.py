@@ -32,17 +32,11 @@ from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.logs import NOTHING_RIGHT, CSVLog, nothing_to_learn
 from svr_lightning.training.sources import DataSource
 from tests.commands import jsonl, logged, screen
-from tests.small_fit import data, module, trainer, turns_of
+from tests.small_fit import data, module, recipe, trainer, turns_of
 from tests.tolerance import assert_same_first_step, of_logprobs, rounding
 
 FIRST_STEP = {"lr": 1e-3 * warmup_stable_decay(0, total_steps=1), "length": 576, "tokens": 8 * 576}
 """Of :func:`tests.small_fit.module`: 8 sequences of at most 512 and 64 tokens."""
-
-
-def recipe(**changes: Any) -> SVR:
-    """That of the small training, changed."""
-    settings = {"group_size": 4, "horizon": 2, "length_scale": 92, "loss": LossSpec(beta=0.1)}
-    return SVR(**settings | changes)
 
 
 class Watch(Callback):
@@ -386,12 +380,15 @@ def test_the_comparison_shows_what_the_self_check_is_worth_at_equal_tokens(tmp_p
 @pytest.mark.parametrize(
     ("command", "precision"), [("validate", "bf16-true"), ("predict", "bf16-true"), ("test", 64)]
 )
-def test_an_evaluation_runs_in_every_precision(tmp_path, command, precision):
+def test_an_evaluation_runs_in_every_precision_and_logs_nothing_in_a_trainings_file(
+    tmp_path, command, precision
+):
     sets = data().sources["val"]
     one = trainer(tmp_path, precision=precision, limit_val_batches=1.0)
     asked = {"questions": ["3 5 8 = 16"], "questions_task": "countdown"}
     getattr(one, command)(module(), datamodule=data(test=sets, **asked))
     assert (tmp_path / "eval" / command / "samples.jsonl").is_file()
+    assert not (tmp_path / "metrics.csv").exists()  # it is of the training in this folder
 
 
 def test_a_step_without_a_finished_or_a_correct_answer_is_warned_of_once(tmp_path):
