@@ -136,7 +136,7 @@ def _delimited(stream: IO[bytes], start: bytes) -> Iterator[tuple[str, Any]]:
     while (head := text.readline()).isspace():
         skipped += 1
     if declared := re.match(r"sep=(.)\s*$", head):  # Excel's first line
-        delimiter = declared.group(1)
+        delimiter = declared[1]
         skipped += 1
         head = text.readline()
     else:

@@ -17,13 +17,11 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.types import Decoding
 from svr_lightning.engines.base import Engine
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.engines.vllm_process import process_named
 from svr_lightning.policy.config import LoRAConfig, PolicyConfig
-from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.config import EvaluationConfig, OptimizerConfig, ReferenceConfig
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy
@@ -104,7 +102,7 @@ def make_model(
     """The embedded policy, whose reference drifts at every other step, but not with adapters."""
     return small_fit.module(
         policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024, lora=lora),
-        recipe=SVR(group_size=2, horizon=2, length_scale=92, loss=LossSpec(beta=0.1)),
+        recipe=small_fit.recipe(group_size=2),
         sampling=Decoding(max_completion_tokens=24),
         optimizer=OptimizerConfig(lr=LR, gradient_clip_val=CLIP),
         reference=ReferenceConfig(mix=0.6, every=0 if lora else 2),

@@ -28,10 +28,15 @@ class Remembering(SVRModule):
         return self.rollout
 
 
+def recipe(**changes: Any) -> SVR:
+    settings = {"group_size": 4, "horizon": 2, "length_scale": 92, "loss": LossSpec(beta=0.1)}
+    return SVR(**settings | changes)
+
+
 def module(**changes: Any) -> Remembering:
     settings = {
         "policy": PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
-        "recipe": SVR(group_size=4, horizon=2, length_scale=92, loss=LossSpec(beta=0.1)),
+        "recipe": recipe(),
         "sampling": Decoding(max_completion_tokens=32),
         "optimizer": OptimizerConfig(lr=1e-3),
         "reference": ReferenceConfig(every=2),

@@ -77,6 +77,11 @@ def record(
     }
 
 
+def first_turns(labels: Sequence[int]) -> Rows:
+    """Records that stop early, at a first turn that is right or wrong."""
+    return [record(str(i), (bool(y), "C", 0.9, 5), early=True) for i, y in enumerate(labels)]
+
+
 def failed(name: str, dataset: str = "toy") -> dict[str, Any]:
     """A record of a problem that could not be run."""
     return {**record(name, dataset=dataset), "error": "the problem does not fit"}

@@ -36,7 +36,7 @@ _BETS = np.arange(1, 21) / 20
 # --- what rules do ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Replayed:
     """What a rule did on labelled problems."""
 
@@ -183,7 +183,7 @@ def mean_p_value(values: Floats, limit: float, bound: float = 1.0) -> float:
 # --- the choice ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Candidate:
     """One rule of a grid and what was certified of it."""
 

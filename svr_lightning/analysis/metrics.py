@@ -142,7 +142,7 @@ def columns_of(datasets: Iterable[str]) -> dict[str, list[str]]:
 # --- summaries ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Value:
     """One metric on one part, a data set or an average, over the seeds of a method."""
 

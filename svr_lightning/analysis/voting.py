@@ -80,8 +80,8 @@ def vote(
 
 def sample_tokens(table: TurnTable) -> Floats:
     """[N] mean tokens of a problem's samples, prompts and completions."""
-    spent = (table.prompt_tokens.sum(1), table.completion_tokens.sum(1))
-    return np.asarray(sum(column / np.maximum(table.length, 1) for column in spent))
+    spent = (table.prompt_tokens + table.completion_tokens).sum(1)
+    return np.asarray(spent / np.maximum(table.length, 1))
 
 
 def majority_outcomes(

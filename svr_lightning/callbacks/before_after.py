@@ -11,6 +11,7 @@ from lightning.pytorch import Callback, Trainer
 from svr_lightning.analysis.check_value import Samples, check_value
 from svr_lightning.analysis.results import RESULTS, Evaluation, read_evaluation
 from svr_lightning.core.metrics import DEFINITIONS
+from svr_lightning.core.ranges import WholeNumber, check_arguments
 from svr_lightning.display import interval, plain, print_table
 from svr_lightning.tiny.traces import trace_agrees
 
@@ -35,7 +36,8 @@ class BeforeAfter(Callback):
             the self-check are compared.
     """
 
-    def __init__(self, fresh_turns: int = 0) -> None:
+    @check_arguments
+    def __init__(self, fresh_turns: WholeNumber = 0) -> None:
         self.fresh_turns = fresh_turns
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:

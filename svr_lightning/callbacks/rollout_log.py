@@ -7,6 +7,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from svr_lightning.core.ranges import WholeNumber, check_arguments
 from svr_lightning.display import Line, print_turn, say
 from svr_lightning.recipes.base import Group
 from svr_lightning.training.logs import gather_lists
@@ -21,7 +22,8 @@ class RolloutLog(Callback):
         every: optimizer steps between two pairs of printed trajectories; 0 prints none.
     """
 
-    def __init__(self, every: int = 20) -> None:
+    @check_arguments
+    def __init__(self, every: WholeNumber = 20) -> None:
         self.every = every
         self._bytes = 0
 

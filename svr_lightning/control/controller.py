@@ -117,7 +117,7 @@ class Escalation(NamedTuple):
     """Why it gave none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """How a question ended."""
 

@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Awaitable, Collection
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Annotated, Any
+from typing import Any
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -42,15 +42,12 @@ from svr_lightning.control.protocol import (
     require_model,
 )
 from svr_lightning.control.settings import Settings
+from svr_lightning.core.ranges import Count, Positive
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import AnyCompletion, Message
 from svr_lightning.errors import format_exception, one_line
 
 _log = logging.getLogger(__name__)
-
-
-Count = Annotated[int, Meta(gt=0)]
-Seconds = Annotated[float, Meta(gt=0, le=10**9)]
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,19 +57,19 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Most bytes of a request's body."""
     requests: Count = 256
     """Requests in progress; further ones get 429."""
-    seconds: Seconds = 600.0
+    seconds: Positive = 600.0
     """Time for a request with all its turns."""
-    transfer_seconds: Seconds = 30.0
+    transfer_seconds: Positive = 30.0
     """Time for a request's body to arrive."""
-    comment_seconds: Seconds = 15.0
+    comment_seconds: Positive = 15.0
     """Time between two comments in a stream whose question is not answered yet."""
     connections: Count = 512
     """Open connections; for another one, that which has waited longest for a request is closed."""
     head: Count = 2**15
     """Most bytes of a request's header."""
-    head_seconds: Seconds = 10.0
+    head_seconds: Positive = 10.0
     """Time for a request's header to arrive on a new connection."""
-    idle_seconds: Seconds = 75.0
+    idle_seconds: Positive = 75.0
     """Time between two requests of a connection."""
 
 

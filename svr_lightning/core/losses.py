@@ -9,21 +9,21 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from svr_lightning.core.ranges import NotNegative, Positive, check_fields
+from svr_lightning.core.ranges import Checked, Endless, NotNegative
 
 CORRECTION_CAP = 2.0
 """Largest importance weight, which bounds the variance."""
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: configurations read its __dict__
-class LossSpec:
+@dataclass(frozen=True, kw_only=True)
+class LossSpec(Checked):
     """The options of the policy loss."""
 
     ratio: Literal["token", "sequence"] = "token"
     """``token`` as in GRPO; ``sequence`` for the geometric-mean ratio of GSPO."""
-    clip_eps: Positive = 0.2
+    clip_eps: Endless = 0.2
     """epsilon: the ratio is clipped to [1 - clip_eps, 1 + clip_eps_high]."""
-    clip_eps_high: Positive | None = None
+    clip_eps_high: Endless | None = None
     """Upper clip; None means the same as ``clip_eps``."""
     beta: NotNegative = 0.08
     """KL coefficient."""
@@ -31,9 +31,6 @@ class LossSpec:
     """Importance sampling: ``token`` weighs the loss of each token by the ratio of the trainer's
     probability to that at sampling. Corrects for numerical differences between engine and trainer.
     Weights above :data:`CORRECTION_CAP` are clipped."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 class BehaviourWeights(NamedTuple):
@@ -45,7 +42,7 @@ class BehaviourWeights(NamedTuple):
     """Share of tokens whose weight is clipped."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LossTerms:
     """Per-sequence loss and its logged quantities; every field is [B]."""
 

@@ -107,7 +107,7 @@ def risk_coverage_area(confidence: Column, correct: Column) -> float:
     return math.fsum((expected / np.arange(1, len(expected) + 1)).tolist()) / len(expected)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Definition:
     """How a metric is computed from columns, and how it is shown."""
 
@@ -125,11 +125,6 @@ class Definition:
     form: str = "{:.3f}"
     in_tables: bool = True
 
-    @property
-    def of_turns(self) -> bool:
-        """Whether rows are turns with a self-check; else they are problems."""
-        return self.rows != "problems"
-
     def text(self, value: float | None) -> str:
         """A value as tables show it; :data:`NONE` where it is undefined."""
         return NONE if value is None else self.form.format(value)
@@ -137,122 +132,122 @@ class Definition:
 
 DEFINITIONS = {
     "accuracy": Definition(
-        head="Acc.",
-        words="accuracy",
+        "Acc.",
+        "accuracy",
         columns=("final_correct",),
     ),
     "first_turn_accuracy": Definition(
-        head="First",
-        words="first-turn accuracy",
+        "First",
+        "first-turn accuracy",
         columns=("first_correct",),
     ),
     "any_turn_accuracy": Definition(
-        head="Any",
-        words="any-turn accuracy",
+        "Any",
+        "any-turn accuracy",
         columns=("any_correct",),
     ),
     "turns": Definition(
-        head="Turns",
-        words="mean turns",
+        "Turns",
+        "mean turns",
         columns=("turns",),
         higher_is_better=False,
         form="{:.2f}",
     ),
     "avg_prompt_tokens": Definition(
-        head="Prompt tok.",
-        words="prompt tokens per problem",
+        "Prompt tok.",
+        "prompt tokens per problem",
         columns=("prompt_tokens",),
         higher_is_better=False,
         form="{:.0f}",
         in_tables=False,
     ),
     "avg_completion_tokens": Definition(
-        head="Compl. tok.",
-        words="completion tokens per problem",
+        "Compl. tok.",
+        "completion tokens per problem",
         columns=("completion_tokens",),
         higher_is_better=False,
         form="{:.0f}",
         in_tables=False,
     ),
     "avg_total_tokens": Definition(
-        head="Tokens",
-        words="tokens per problem",
+        "Tokens",
+        "tokens per problem",
         columns=("total_tokens",),
         higher_is_better=False,
         form="{:.0f}",
     ),
     "esr": Definition(
-        head="ESR",
-        words="early stop rate",
+        "ESR",
+        "early stop rate",
         columns=("stopped_early",),
         higher_is_better=None,
     ),
     "pse": Definition(
-        head="PSE",
-        words="premature stop error",
+        "PSE",
+        "premature stop error",
         columns=("stopped_early", "final_correct"),
         terms=premature_stop,
         higher_is_better=False,
     ),
     "accepted": Definition(
-        head="Accepted",
-        words="share of problems whose answer is accepted",
+        "Accepted",
+        "share of problems whose answer is accepted",
         columns=("accepted",),
         higher_is_better=None,
     ),
     "accepted_accuracy": Definition(
-        head="Sel. acc.",
-        words="accuracy of accepted answers",
+        "Sel. acc.",
+        "accuracy of accepted answers",
         columns=("accepted", "final_correct"),
         terms=among_accepted,
     ),
     "verdict_accuracy": Definition(
-        head="V-Acc",
-        words="verdict accuracy",
+        "V-Acc",
+        "verdict accuracy",
         columns=("verdict", "correct"),
         terms=verdict_agreement,
         rows="turns",
     ),
     "auroc": Definition(
-        head="AUROC",
-        words="AUROC of confidence",
+        "AUROC",
+        "AUROC of confidence",
         columns=("confidence", "correct"),
         rows="turns",
         terms=auroc,
     ),
     "auroc_first_turn": Definition(
-        head="AUROC first",
-        words="AUROC of first turns",
+        "AUROC first",
+        "AUROC of first turns",
         columns=("confidence", "correct"),
         rows="first",
         terms=auroc,
     ),
     "auroc_returned": Definition(
-        head="AUROC ret.",
-        words="AUROC of returned turns",
+        "AUROC ret.",
+        "AUROC of returned turns",
         columns=("confidence", "correct"),
         rows="returned",
         terms=auroc,
     ),
     "aurc": Definition(
-        head="AURC",
-        words="area under risk and coverage",
+        "AURC",
+        "area under risk and coverage",
         columns=("confidence", "correct"),
         rows="returned",
         higher_is_better=False,
         terms=risk_coverage_area,
     ),
     "brier": Definition(
-        head="Brier",
-        words="Brier score",
+        "Brier",
+        "Brier score",
         columns=("confidence", "correct"),
         terms=squared_error,
         rows="turns",
         higher_is_better=False,
     ),
     "overconfidence": Definition(
-        head="Overconf.",
-        words="overconfidence",
+        "Overconf.",
+        "overconfidence",
         columns=("verdict", "correct"),
         terms=overconfident,
         rows="turns",

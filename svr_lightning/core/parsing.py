@@ -395,7 +395,7 @@ def _tag(tag: str) -> re.Pattern[str]:
 
 def _read_verdict(scope: str) -> Verdict | None:
     word = _verdict_word(scope)
-    return None if word is None else _VERDICT_OF_WORD[word.group(1).upper()]
+    return None if word is None else _VERDICT_OF_WORD[word[1].upper()]
 
 
 def _verdict_word(scope: str) -> re.Match[str] | None:

@@ -41,7 +41,7 @@ _HONESTY: dict[SelfCheckFields, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class AnswerStyle:
     """A task's part of the prompts: its role, the form of an answer, the length of a draft."""
 

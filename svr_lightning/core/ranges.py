@@ -1,27 +1,26 @@
 """Ranges of settings: declared at the field with msgspec, checked when the object is made.
 
-A dataclass calls :func:`check_fields` when it is made, and its subclasses inherit that::
+A dataclass is :class:`Checked` when it is made, and its subclasses inherit that::
 
     @dataclass(frozen=True, kw_only=True)
-    class Loss:
+    class Loss(Checked):
         beta: NotNegative = 0.08
         level: Literal["token", "sequence"] = "token"
         margin: Annotated[float, Meta(gt=0, le=1)] = 0.5
 
-        def __post_init__(self) -> None:
-            check_fields(self)
-
     Loss(beta=-1.0)  # ConfigError: beta=-1.0 must be at least 0
 
-One that also relates fields to each other calls it first, then :func:`require_field`. The
-``__init__`` of other classes takes :func:`check_arguments` as a decorator. On the command line the
-message begins with the field's section of the configuration.
+One that also relates fields to each other calls :func:`check_fields` first, then
+:func:`require_field`. The ``__init__`` of other classes takes :func:`check_arguments` as a
+decorator. On the command line the message begins with the field's section of the configuration.
 """
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache, wraps
 from inspect import signature
+from types import UnionType
 from typing import (
     Annotated,
     Any,
@@ -40,8 +39,10 @@ _WORDS = {">=": "at least", ">": "above", "<=": "at most", "<": "below"}
 
 Coefficient = Annotated[float, Meta(ge=-1e6, le=1e6)]
 Count = Annotated[int, Meta(ge=1)]
-NotNegative = Annotated[float, Meta(ge=0)]
-Positive = Annotated[float, Meta(gt=0)]
+Endless = Annotated[float, Meta(gt=0)]
+"""A limit that may be infinite: it then limits nothing."""
+NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
+Positive = Annotated[float, Meta(gt=0, le=1e9)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 WholeNumber = Annotated[int, Meta(ge=0)]
 
@@ -85,6 +86,17 @@ def check_fields(settings: Any) -> None:
     _check(type(settings), vars(settings))
 
 
+@dataclass(frozen=True)
+class Checked:
+    """Base of a dataclass whose fields are held to their ranges when it is made.
+
+    A dataclass itself: else the configuration would name classes derived from it.
+    """
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
 def check_arguments(init: Callable[P, None]) -> Callable[P, None]:
     """Hold the arguments of a function to the ranges and literals in their annotations.
 
@@ -106,7 +118,10 @@ def check_arguments(init: Callable[P, None]) -> Callable[P, None]:
 def _check(annotated: Any, values: Mapping[str, Any]) -> None:
     for name, hint in _constrained(annotated).items():
         try:
-            convert(values[name], hint)
+            if not _is_own(hint):
+                convert(values[name], hint)
+            elif not isinstance(values[name], hint):
+                raise FieldError(name, values, f"must be {getattr(hint, '__name__', hint)}")
         except ValidationError as error:
             raise FieldError(name, values, f"must be {_required(hint, str(error))}") from error
 
@@ -124,13 +139,26 @@ def _required(hint: Any, refusal: str) -> str:
 
 @cache
 def _constrained(annotated: Any) -> dict[str, Any]:
-    """The hints of a class's fields or a function's arguments that say more than a type."""
+    """The checked hints of a class's fields or a function's arguments.
+
+    These are classes of this package, and what says more than a type.
+    """
     hints = get_type_hints(annotated, include_extras=True)
     return {
         name: hint
         for name, hint in hints.items()
-        if hint is bool or any(get_origin(part) in (Annotated, Literal) for part in _parts(hint))
+        if hint is bool
+        or _is_own(hint)
+        or any(get_origin(part) in (Annotated, Literal) for part in _parts(hint))
     }
+
+
+def _is_own(hint: Any) -> bool:
+    """Whether a hint is a class of this package, whose instances alone will do, or a union."""
+    return isinstance(hint, type | UnionType) and any(
+        isinstance(part, type) and part.__module__.startswith("svr_lightning.")
+        for part in _parts(hint)
+    )
 
 
 def _parts(hint: Any) -> tuple[Any, ...]:

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from svr_lightning.core.ranges import Coefficient, Share, check_fields
+from svr_lightning.core.ranges import Checked, Coefficient, Share
 from svr_lightning.core.types import ScoredTurn, Verdict
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: configurations read its __dict__
-class RewardWeights:
+@dataclass(frozen=True, kw_only=True)
+class RewardWeights(Checked):
     """The coefficients of the paper's reward table; setting one to 0 ablates its term."""
 
     abs: Coefficient = 1.0
@@ -37,9 +37,6 @@ class RewardWeights:
     """lambda_ready: confident CORRECT on a correct answer."""
     fmt: Coefficient = 0.4
     """lambda_fmt: task-answer and self-check format."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)

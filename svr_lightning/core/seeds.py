@@ -23,7 +23,7 @@ def derive_seed(
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SeedContext:
     """The place in a run that a random draw belongs to."""
 

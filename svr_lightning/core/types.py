@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta
 
-from svr_lightning.core.ranges import Count, NotNegative, WholeNumber, check_fields
+from svr_lightning.core.ranges import Checked, Count, NotNegative, WholeNumber
 
 Message = dict[str, str]
 """One chat message, ``{"role": ..., "content": ...}``."""
@@ -35,7 +35,7 @@ class FinishReason(StrEnum):
     """The completion reached its token limit and is truncated (q_t = 1)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Problem:
     """One row of a data set, after validation."""
 
@@ -59,7 +59,7 @@ class Problem:
         return self.reference is not None and self.reference != ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SelfCheck:
     """A parsed self-verification (v_t, c_t)."""
 
@@ -68,7 +68,7 @@ class SelfCheck:
     """In [0, 1]; the verdict-dependent prior where the text gave none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DraftState:
     """The past of a method without a self-check: only what the policy wrote."""
 
@@ -77,7 +77,7 @@ class DraftState:
     truncated: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PolicyState(DraftState):
     """What a refinement prompt may use of the past; every field was written by the policy."""
 
@@ -85,15 +85,15 @@ class PolicyState(DraftState):
     confidence: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class OracleState(DraftState):
     """The past with the evaluator's label. Only privileged recipes build one."""
 
     correct: bool
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: configurations read its __dict__
-class Decoding:
+@dataclass(frozen=True, kw_only=True)
+class Decoding(Checked):
     """How completions are drawn. The defaults are those of training rollouts."""
 
     max_completion_tokens: Count = 1200
@@ -105,16 +105,13 @@ class Decoding:
     top_k: WholeNumber = 0
     """Candidates per token; 0 keeps the whole vocabulary."""
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
     @property
     def restricted(self) -> bool:
         """Whether tokens are drawn from a part of the distribution only."""
         return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Completion:
     """An engine's completion of one prompt, as the token ids that it read and sampled."""
 
@@ -145,7 +142,7 @@ class Completion:
         return len(self.token_ids)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RemoteCompletion:
     """A server's completion: text and counts. It has no token ids and cannot be trained on."""
 
@@ -239,7 +236,7 @@ class Reading(NamedTuple):
         return text[self.check : self.end]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Turn:
     """One generation of a trajectory and what is read from it. It has no label."""
 
@@ -283,7 +280,7 @@ class Turn:
         raise TypeError("a server's completion has no token ids to train on")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Trajectory:
     """The turns that one sample of one problem went through."""
 
@@ -297,7 +294,7 @@ class Trajectory:
     """In a tree, the number of the trajectory that this one continues."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ScoredTurn:
     """A turn as rewards and metrics see it: the only record with a correctness label."""
 
@@ -323,7 +320,7 @@ class ScoredTurn:
     """What it answers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Choice:
     """A place of a completion where the policy chose among some texts, and what each would earn."""
 
@@ -335,7 +332,7 @@ class Choice:
     """[A] what each would earn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TokenChoice:
     """A :class:`Choice` in tokens."""
 
@@ -347,7 +344,7 @@ class TokenChoice:
     """[A] what each would earn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Sample:
     """One optimised sequence: the loss covers only ``completion_ids``, or a part of them."""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch  # a client of a server needs none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """One prompt to complete."""
 
@@ -30,7 +30,7 @@ class Request:
     """The same prompt as token ids, for an engine whose ``reads_tokens`` is true; else empty."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Output:
     """A completion with its token ids."""
 
@@ -45,7 +45,7 @@ class Output:
     """Weight version that sampled it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TextOutput:
     """A completion of an engine that does not read tokens."""
 
@@ -53,7 +53,7 @@ class TextOutput:
     completion: RemoteCompletion
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Refusal:
     """A request that a server will never complete."""
 

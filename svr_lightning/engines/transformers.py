@@ -25,7 +25,7 @@ MAX_WAIT = 8
 """Longest wait, in steps, of a request in a free slot for others to be prefilled with it."""
 
 
-@dataclass(slots=True)
+@dataclass
 class _Row:
     """One running completion."""
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from svr_lightning.display import join_first
 from svr_lightning.engines.acting_weights import acting_weights
 from svr_lightning.errors import ConfigError, require
 
@@ -22,7 +23,6 @@ DECODER = "language_model"
 """Path component that wraps the text decoder in conditional-generation classes."""
 VISION = ("visual", "vision_tower", "multi_modal_projector", "aligner")
 """Path components of modules that a text policy does not have."""
-_SHOWN = 5
 
 
 def is_tied(policy: Any) -> bool:
@@ -139,10 +139,9 @@ def check_names(
     unmatched = [name for short, name in plain.items() if short not in used]
     for fault, names in (("no place for the policy's", unmatched), ("no weights for its", empty)):
         if names:
-            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             raise ConfigError(
-                f"engine: {fault} {', '.join(names[:_SHOWN])}{more}; serve this model with the "
-                "transformers engine"
+                f"engine: {fault} {join_first(names, 5)}; serve this model with the transformers "
+                "engine"
             )
     return filled
 

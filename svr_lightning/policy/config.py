@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from svr_lightning.core.ranges import Count, Positive, check_fields, require_field
+from svr_lightning.core.ranges import Checked, Count, Positive, require_field
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoRAConfig:
+class LoRAConfig(Checked):
     """Train low-rank adapters beside frozen weights, with peft."""
 
     r: Count = 16
@@ -17,9 +17,6 @@ class LoRAConfig:
     target_modules: str | list[str] = "all-linear"
     """Linear layers that get one: all but the output layer, a regular expression of whole names,
     or a list of names' ends, such as ``[q_proj, v_proj]``."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)

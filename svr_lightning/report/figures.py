@@ -25,7 +25,7 @@ from svr_lightning.report.drawing import BLUE, FAINT, GREY, LIGHT_BLUE, ORANGE, 
 from svr_lightning.report.runs import Method, Numbers, Run, data_sets
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Plot:
     """A figure: ``draw(numbers)`` draws it."""
 

@@ -3,7 +3,7 @@
 Values are means over a method's seeds; with several seeds the sample standard deviation follows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from svr_lightning.analysis.metrics import Summary, Value, averages, columns_of, groups
@@ -21,7 +21,7 @@ Rows = Sequence[tuple[str, Summary]]
 """What stands in a row: its label, and the values."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Table:
     """Plain text throughout: each form escapes it."""
 
@@ -130,6 +130,10 @@ def _ranks(column: Sequence[Value]) -> tuple[list[int], list[int]]:
     return first, second
 
 
+def _rows(methods: Iterable[Method]) -> Rows:
+    return [(method.name, method.summary) for method in methods]
+
+
 _MARKS = " The best values are bold, the second-best underlined."
 
 
@@ -145,9 +149,8 @@ def _notes(methods: Sequence[Method]) -> str:
 def main_results(methods: Sequence[Method]) -> Table:
     """Table 1: accuracy of every method on every data set."""
     caption = f"Final-answer accuracy.{_MARKS}{_notes(methods)}"
-    rows = [(method.name, method.summary) for method in methods]
-    columns = _accuracies(methods)
-    return _table("main_results", caption, "Method", columns, rows, compared=len(rows))
+    rows = _rows(methods)
+    return _table("main_results", caption, "Method", _accuracies(methods), rows, compared=len(rows))
 
 
 def results(methods: Sequence[Method]) -> Table:
@@ -183,17 +186,16 @@ def variants(methods: Sequence[Method]) -> Table:
     accuracies = {part: (part, "accuracy") for part in parts}
     columns = {**accuracies, **_columns(parts[:1], _DIAGNOSTIC)}
     caption = f"Accuracy on {' and '.join(parts)}, and how methods stop on {parts[0]}."
-    rows = [(method.name, method.summary) for method in methods]
+    rows = _rows(methods)
     caption += f"{_MARKS}{_notes(methods)}"
     return _table("variants", caption, "Method", columns, rows, compared=len(rows))
 
 
 def diagnostics(methods: Sequence[Method]) -> Table:
     """Appendix: accuracy and how it stops of every method, on every data set and average."""
-    rows = [(method.name, method.summary) for method in methods]
     metrics = ("accuracy", *_DIAGNOSTIC)
     caption = f"How methods stop, and how far their confidences are from labels.{_notes(methods)}"
-    return _by_metric("diagnostics", caption, "Method", methods, metrics, rows)
+    return _by_metric("diagnostics", caption, "Method", methods, metrics, _rows(methods))
 
 
 def _by_metric(
@@ -224,7 +226,7 @@ def majority_vote(methods: Sequence[Method]) -> Table:
     rows = []
     for method in methods:
         rows += [(f"{method.name} Maj@{k}", votes) for k, votes in method.votes.items()]
-    rows += [(method.name, method.summary) for method in methods if not method.votes]
+    rows += _rows(method for method in methods if not method.votes)
     columns = _columns([*parts], _COST)
     return _table("majority_vote", caption + _MARKS, "Method", columns, rows, compared=len(rows))
 

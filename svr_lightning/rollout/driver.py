@@ -33,7 +33,7 @@ AnyOutput = Output | TextOutput | Refusal
 """What an engine makes of a request."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Job:
     """A rollout of a problem, and how its completions are drawn."""
 
@@ -49,7 +49,7 @@ class RequestError(NamedTuple):
     reason: str
 
 
-@dataclass(slots=True)
+@dataclass
 class _Running:
     """A job that waits for completions."""
 
@@ -103,8 +103,7 @@ class Driver:
 
     def run(self, jobs: Iterable[Job]) -> list[Any]:
         """Run all jobs, all of them started at once; their rollouts' return values in order."""
-        results = dict(self.stream(jobs, at_once=True))
-        return [results[index] for index in sorted(results)]
+        return [result for _, result in sorted(self.stream(jobs, at_once=True))]
 
     def stream(self, jobs: Iterable[Job], *, at_once: bool = False) -> Iterator[tuple[int, Any]]:
         """Run all jobs to their end.

@@ -24,7 +24,7 @@ class GradingError(RuntimeError):
     """An answer could not be graded: the process that grades it died, or ran out of time."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AnswerForm:
     """An answer in normal form."""
 

@@ -91,7 +91,7 @@ def get_grader(name: str) -> Grader:
     return GRADERS[name]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Label:
     """y_t of one completion."""
 

@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from svr_lightning.core.ranges import (
+    Checked,
+    Endless,
     NotNegative,
     Positive,
     Share,
@@ -35,7 +37,7 @@ class OptimizerConfig:
     """Not applied to norms and biases."""
     betas: tuple[Decay, Decay] = (0.9, 0.95)
     """AdamW's moment decays."""
-    gradient_clip_val: Positive | None = 2.0
+    gradient_clip_val: Endless | None = 2.0
     """Largest 2-norm of a step's gradient; a longer one is scaled to it. None clips nothing."""
     warmup_fraction: Share = 0.05
     """Share of the optimizer steps with linear warm-up."""
@@ -55,7 +57,7 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReferenceConfig:
+class ReferenceConfig(Checked):
     """The reference policy drifts after the policy: ref = (1 - mix) ref + mix policy."""
 
     mix: Share = 0.6
@@ -65,9 +67,6 @@ class ReferenceConfig:
     dtype: Literal["bfloat16"] | None = None
     """Type of the reference's weights. bfloat16 halves their memory where the policy's are fp32,
     and rounds its log-probabilities and each mix. None is the policy's own type."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 def check_sampling(recipe: Recipe, sampling: Decoding, updates: int) -> None:

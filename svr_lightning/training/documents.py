@@ -46,7 +46,7 @@ _TAGS = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Document:
     """One turn to learn from."""
 
@@ -181,7 +181,7 @@ def checked_turns(
 # --- token ids ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Encoded:
     """A document in token ids."""
 

@@ -332,7 +332,7 @@ def _padded(rows: Sequence[Sequence[float]], fill: float, length: int = 0) -> Te
     return torch.tensor(padded).reshape(len(rows), length)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PolicyUpdate:
     """The loss of one micro-batch, and what is logged of it."""
 

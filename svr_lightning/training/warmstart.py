@@ -21,7 +21,7 @@ from msgspec import Meta
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.parsing import self_check_start
-from svr_lightning.core.ranges import Count, Positive, check_fields
+from svr_lightning.core.ranges import Checked, Count, Positive
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import Decoding, Message, Problem, Turn
 from svr_lightning.engines.acting_weights import is_adapted
@@ -59,7 +59,7 @@ FEWEST = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class WarmStartConfig:
+class WarmStartConfig(Checked):
     """The options of ``svr warmstart``."""
 
     samples: Count = 4
@@ -83,9 +83,6 @@ class WarmStartConfig:
     With ``model.policy.lora`` the adapters train instead."""
     check_weight: Positive = 16.0
     """Weight of the tokens of a self-check in the loss; all others weigh 1."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 @dataclass(frozen=True)

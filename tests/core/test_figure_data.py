@@ -21,7 +21,7 @@ from svr_lightning.report.figures import (
     transition_numbers,
 )
 from svr_lightning.report.runs import Method, read_methods
-from tests.trajectories import failed, first_turns, record, save, turn_tables, uncensored
+from tests.trajectories import failed, record, save, turn_tables, uncensored
 
 
 @pytest.fixture

@@ -141,26 +141,23 @@ class _Largest(TorchDispatchMode):
         return result
 
 
-def test_no_tensor_of_all_scores_exists_forward_or_backward(monkeypatch):
-    count, features, vocabulary = 64, 4, 1000
+@pytest.fixture
+def in_blocks(monkeypatch) -> tuple[Any, ...]:
+    """Arguments for 64 tokens of 1,000, which take ten blocks of 25,600 bytes."""
     monkeypatch.setitem(blockwise.BLOCK_ELEMENTS, "cpu", 6400)
-    weight = torch.ones(vocabulary, features, requires_grad=True)
-    hidden = torch.ones(count, features, requires_grad=True)
-    tokens = torch.zeros(count, dtype=torch.long)
-    for function, largest in ((plain, count * vocabulary), (linear_logprobs, 6400)):
+    hidden, weight = (torch.ones(count, 4, requires_grad=True) for count in (64, 1000))
+    return hidden, weight, None, torch.zeros(64, dtype=torch.long), 0.9
+
+
+def test_no_tensor_of_all_scores_exists_forward_or_backward(in_blocks):
+    for function, largest in ((plain, 64 * 1000), (linear_logprobs, 6400)):
         watch = _Largest()
         with watch:
-            function(hidden, weight, None, tokens, 0.9).sum().backward()
+            function(*in_blocks).sum().backward()
         assert watch.elements == largest
 
 
-def test_what_is_kept_for_the_backward_pass_is_bounded(monkeypatch):
-    count, features, vocabulary = 64, 4, 1000
-    monkeypatch.setitem(blockwise.BLOCK_ELEMENTS, "cpu", 6400)  # ten blocks of 25,600 bytes
-    hidden = torch.ones(count, features, requires_grad=True)
-    weight = torch.ones(vocabulary, features, requires_grad=True)
-    tokens = torch.zeros(count, dtype=torch.long)
-
+def test_what_is_kept_for_the_backward_pass_is_bounded(in_blocks, monkeypatch):
     def blocks_kept(room: int) -> int:
         monkeypatch.setattr(blockwise, "KEPT_BYTES", room)
         kept = []
@@ -170,7 +167,7 @@ def test_what_is_kept_for_the_backward_pass_is_bounded(monkeypatch):
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            linear_logprobs(hidden, weight, None, tokens, 0.9)
+            linear_logprobs(*in_blocks)
         return kept.count(25_600)
 
     assert [blocks_kept(room) for room in (0, 25_599, 25_600, 80_000, 2**30)] == [0, 0, 1, 3, 10]

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from msgspec import Meta
 
+from svr_lightning.callbacks import RolloutLog
 from svr_lightning.control.controller import Controller
 from svr_lightning.core.ranges import (
     ConfigError,
@@ -26,6 +27,7 @@ from svr_lightning.policy.config import LoRAConfig, PolicyConfig
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.config import OptimizerConfig, ReferenceConfig
+from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
 
@@ -134,9 +136,14 @@ def test_arguments_of_a_function_are_held_to_their_ranges():
         (lambda: GRPO(group_size=2.5), "group_size=2.5 must be int, got float"),
         (lambda: Confident(needs_correct="yes"), "needs_correct='yes' must be bool, got str"),
         (lambda: Controller(str, "countdwn"), "unknown task 'countdwn'"),
-        (lambda: Controller(str, None), "task=None is neither a task nor the name of one"),
+        (lambda: Controller(str, None), "task=None must be str | svr_lightning.tasks.base.Task"),
         (lambda: SVRModule(updates_per_rollout=0), "updates_per_rollout=0 must be at least 1"),
         (lambda: SVRModule(resample="always"), "resample='always' must be one of"),
+        (lambda: SVRModule(policy="x"), "policy='x' must be PolicyConfig"),
+        (lambda: SVRDataModule(train="x"), "train='x' must be svr_lightning.training.sources.Da"),
+        (lambda: Decoding(temperature=math.inf), "temperature=inf must be at most 1e+09"),
+        (lambda: OptimizerConfig(lr=math.inf), "lr=inf must be at most 1e+09"),
+        (lambda: RolloutLog(every=-1), "every=-1 must be at least 0"),
         (
             lambda: DataSource(name="../x", task="math", path="x"),
             "name='../x' must be made of lett",

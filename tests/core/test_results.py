@@ -217,7 +217,7 @@ def test_a_method_without_self_checks_has_no_verdict_metrics(tmp_path):
     found = write_results(tmp_path, rows, {}, package_versions())
     values = found["datasets"]["toy"]
     assert (values["accuracy"], values["turns"], values["esr"]) == (0.5, 1.0, 0.0)
-    absent = {name for name, one in DEFINITIONS.items() if one.of_turns}
+    absent = {name for name, one in DEFINITIONS.items() if one.rows != "problems"}
     assert METRIC_NAMES - set(values) == absent
     assert not absent & {*found["macro"]["all"], *found["macro"]["all"]["n_datasets"]}
     done = _recompute(tmp_path)

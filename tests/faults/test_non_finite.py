@@ -10,9 +10,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
-from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.types import Decoding
-from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.update import TrainBatch
 from tests import small_fit
@@ -24,7 +22,7 @@ Fault = Callable[[SVRModule, TrainBatch], None]
 def fit(folder: Path, *callbacks: Callback) -> None:
     """Two optimizer steps of two micro-batches with two trajectories each."""
     model = small_fit.module(
-        recipe=SVR(group_size=2, horizon=2, length_scale=92, loss=LossSpec(beta=0.1)),
+        recipe=small_fit.recipe(group_size=2),
         sampling=Decoding(max_completion_tokens=24),
         micro_batch_size=2,
     )

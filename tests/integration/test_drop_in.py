@@ -158,8 +158,7 @@ def test_an_unsure_question_goes_to_the_second_model_once_and_plainly(stream, ca
 
 def test_an_accepted_question_never_reaches_the_second_model(tmp_path):
     found = certificate(tmp_path, max_turns=2)
-    settings = {"rule": found.rule, "certificate": found}
-    with escalating(doubts_first, unsure, **settings) as (url, _, two):
+    with escalating(doubts_first, unsure, rule=found.rule, certificate=found) as (url, _, two):
         said = chat(url).json()["svr"]
         assert two.bodies == []
     assert (said["accepted"], said["escalation"], said["certificate"]) == (True, None, found.id)
@@ -167,8 +166,8 @@ def test_an_accepted_question_never_reaches_the_second_model(tmp_path):
 
 def test_an_escalated_answer_has_no_certificate(tmp_path):
     found = certificate(tmp_path, max_turns=2)
-    settings = {"rule": found.rule, "certificate": found}
-    with escalating(unsure, lambda *_: completion("8"), **settings) as (url, *_):
+    own = {"rule": found.rule, "certificate": found}
+    with escalating(unsure, lambda *_: completion("8"), **own) as (url, *_):
         said = chat(url).json()["svr"]
     assert (said["certificate"], said["uncertified"]) == (
         None,

@@ -101,12 +101,18 @@ def test_a_verdict_is_a_choice_among_the_first_tokens_of_three_words(name, verdi
     assert choice.scores == pytest.approx((0.8, 0.5, 0.5))
 
 
+def by_confidence(tokenizer: Any, one: Sample) -> tuple[dict[str, float], TokenChoice]:
+    """The scores of the tokens that a confidence could begin with, and the choice."""
+    _, choice = Renderer(tokenizer).token_choices(one)
+    said = map(tokenizer.decode, choice.token_ids)
+    return dict(zip(said, choice.scores, strict=True)), choice
+
+
 @pytest.mark.parametrize("name", EMBEDDED)
 def test_a_confidence_of_one_token_is_a_choice_among_all_that_it_could_be(name):
     tokenizer = embedded(name)
     one = checked(tokenizer, "UNSURE", "0.70")
-    _, choice = Renderer(tokenizer).token_choices(one)
-    said = dict(zip(map(tokenizer.decode, choice.token_ids), choice.scores, strict=True))
+    said, choice = by_confidence(tokenizer, one)
     assert one.completion_ids[choice.position] == tokenizer.convert_tokens_to_ids("70")
     assert said.keys() == {"00", "0", *map(str, range(10, 100))}
     # .5 (1 - (c - 1)^2): .455 at .7, .32 at .4, 0 at 0.
@@ -119,9 +125,7 @@ def test_a_confidence_of_one_token_is_a_choice_among_all_that_it_could_be(name):
 @pytest.mark.parametrize("name", EMBEDDED)
 def test_a_confidence_of_two_tokens_keeps_its_second(name):
     tokenizer = embedded(name)
-    one = checked(tokenizer, "UNSURE", "0.05")
-    _, choice = Renderer(tokenizer).token_choices(one)
-    said = dict(zip(map(tokenizer.decode, choice.token_ids), choice.scores, strict=True))
+    said, _ = by_confidence(tokenizer, checked(tokenizer, "UNSURE", "0.05"))
     # 0 goes on with the sampled 5, as .05: .5 (1 - .95^2).
     assert said["0"] == pytest.approx(0.5 * (1 - 0.95**2))
     assert said["95"] == pytest.approx(0.5 * (1 - 0.05**2))
@@ -129,17 +133,14 @@ def test_a_confidence_of_two_tokens_keeps_its_second(name):
 
 def test_with_a_token_for_each_digit_the_second_stays_as_sampled():
     tokenizer = byte_level()
-    one = checked(tokenizer, "UNSURE", "0.75")
-    _, choice = Renderer(tokenizer).token_choices(one)
-    said = dict(zip(map(tokenizer.decode, choice.token_ids), choice.scores, strict=True))
+    said, _ = by_confidence(tokenizer, checked(tokenizer, "UNSURE", "0.75"))
     assert said == pytest.approx({str(d): 0.5 * (1 - (d / 10 - 0.95) ** 2) for d in range(10)})
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_one_decimal_is_a_choice_among_ten_digits(name):
     tokenizer = TOKENIZERS[name]()
-    _, choice = Renderer(tokenizer).token_choices(checked(tokenizer, "UNSURE", "0.7"))
-    said = dict(zip(map(tokenizer.decode, choice.token_ids), choice.scores, strict=True))
+    said, _ = by_confidence(tokenizer, checked(tokenizer, "UNSURE", "0.7"))
     assert said == pytest.approx({str(d): 0.5 * (1 - (d / 10 - 1) ** 2) for d in range(10)})
 
 

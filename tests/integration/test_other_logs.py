@@ -277,23 +277,26 @@ def test_two_columns_that_differ_in_case_alone_are_not_confused(tmp_path):
         load_log(log)
 
 
+def codes(folder: Path, clusters: list[Any]) -> list[int]:
+    """The clusters of a log's rows as numbers."""
+    rows = [{**PLAIN, "id": k, "cluster": cluster} for k, cluster in enumerate(clusters)]
+    return load_log(written(folder, rows)).cluster.tolist()
+
+
 @pytest.mark.parametrize("name", ["NA", "None", "null", "nan", "N/A", "<NA>"])
 def test_a_cluster_or_an_id_may_have_any_name(tmp_path, name):
-    rows = [{**PLAIN, "id": k, "cluster": name} for k in range(3)]
-    assert load_log(written(tmp_path, rows)).cluster.tolist() == [0, 0, 0]
+    assert codes(tmp_path, [name] * 3) == [0, 0, 0]
     assert load_log(written(tmp_path, [{**PLAIN, "id": name}])).ids == (name,)
 
 
 def test_a_name_that_is_a_number_is_one_name_whether_whole_or_with_a_point(tmp_path):
     # pandas writes the whole numbers of a column with an empty cell as 7.0
-    rows = [{**PLAIN, "id": k, "cluster": name} for k, name in enumerate([7, 7.0, "7", 7.5])]
-    assert load_log(written(tmp_path, rows)).cluster.tolist() == [0, 0, 0, 1]
+    assert codes(tmp_path, [7, 7.0, "7", 7.5]) == [0, 0, 0, 1]
 
 
 @pytest.mark.parametrize("nothing", [None, math.nan, "", "  "])
 def test_null_nan_and_an_empty_cell_are_no_cluster(tmp_path, nothing):
-    rows = [{**PLAIN, "id": k, "cluster": nothing} for k in range(3)]
-    assert load_log(written(tmp_path, rows)).cluster.tolist() == [0, 1, 2]
+    assert codes(tmp_path, [nothing] * 3) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])

@@ -21,7 +21,17 @@ from svr_lightning.report.page import POLICY, classes, page, trajectories
 from svr_lightning.report.runs import read_methods
 from svr_lightning.report.tables import Table, all_tables, headlines, majority_vote
 from tests.commands import refused, screen
-from tests.trajectories import failed, pool, record, records_of, save, turn, turn_tables, uncensored
+from tests.trajectories import (
+    failed,
+    first_turns,
+    pool,
+    record,
+    records_of,
+    save,
+    turn,
+    turn_tables,
+    uncensored,
+)
 
 # What tries to break out of a page, a terminal or a table.
 EVIL = "".join(
@@ -288,8 +298,7 @@ def test_the_papers_tables_of_variants_and_of_seeds_have_its_rows_and_columns(tm
 def test_the_best_of_a_column_is_bold_and_the_second_underlined_in_every_form(tmp_path):
     shares = {"first": (1, 1, 1), "second": (1, 1, 0), "third": (0, 0, 1), "also second": (0, 1, 1)}
     for name, labels in shares.items():
-        rows = [record(str(i), (bool(y), "C", 0.9, 5), early=True) for i, y in enumerate(labels)]
-        save(tmp_path / name, rows)
+        save(tmp_path / name, first_turns(labels))
     methods = read_methods([str(tmp_path / name) for name in shares])
     tables = all_tables(methods)
     main = tables[0]

@@ -296,10 +296,10 @@ def test_an_answer_of_other_weights_is_refused(spans):
         answer(token_ids=[3, True]),
         answer(token_ids=[], logprobs={"content": []}),
         answer(token_ids=[3] * 3, logprobs={"content": [{"logprob": -1.0}] * 3}),
-        answer(logprobs={"content": [{"logprob": -0.25}, {"logprob": 3.0}]}),
-        answer(logprobs={"content": [{"logprob": -0.25}, {"logprob": -(10**400)}]}),
-        answer(logprobs={"content": [{"logprob": -0.25}, {"logprob": -9999.0}]}),
-        answer(logprobs={"content": [{"logprob": -0.25}, {"logprob": float("nan")}]}),
+        *(
+            answer(logprobs={"content": [{"logprob": -0.25}, {"logprob": wrong}]})
+            for wrong in (3.0, -(10**400), -9999.0, float("nan"))
+        ),
     ],
 )
 def test_an_answer_that_cannot_be_trained_on_is_refused(body):

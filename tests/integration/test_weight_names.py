@@ -51,7 +51,7 @@ def test_what_finds_no_place_is_listed_with_a_way_out():
     extra = [f"model.layers.0.gain.{i}" for i in range(7)]
     with pytest.raises(ConfigError) as error:
         check_names([*POLICY, *extra], ENGINE, FUSED, tied=True)
-    assert "model.layers.0.gain.4 and 2 more" in str(error.value)
+    assert "model.layers.0.gain.4, and 2 more" in str(error.value)
     assert "serve this model with the transformers engine" in str(error.value)
 
 
