@@ -73,9 +73,9 @@ class _Data(Struct, frozen=True):
     """:func:`problem_digests` of the calibration problems."""
 
 
-def sealed(certificate: Mapping[str, Any]) -> dict[str, Any]:
-    """A certificate as plain JSON with its digest, so that a later edit is noticed."""
-    content = json.loads(to_json(certificate))
+def sealed(**fields: Any) -> dict[str, Any]:
+    """A certificate of these fields as plain JSON, with its digest: a later edit is noticed."""
+    content = json.loads(to_json(fields))
     return {**content, _SEAL: _content_digest(content)}
 
 

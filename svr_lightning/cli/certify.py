@@ -211,29 +211,27 @@ def _certify(
             measured, broken = case.measure(others, rule, title, options.confidence)
     policy = options.write
     certificate = sealed(
-        {
-            "schema_version": SCHEMA_VERSION,
-            "svr_lightning": svr_lightning.__version__,
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "method": METHOD,
-            "promises": to_builtins(promises),
-            "confidence": options.confidence,
-            "rule": {"score": gate.score, "needs_correct": gate.needs_correct},
-            "max_turns": case.max_turns,
-            "decoding": certified_settings(recorded.config, recorded.tables),
-            "policy": setting(recorded.config, "model", "policy", "path"),
-            "weights": None if policy is None else weights_digest(policy),
-            "data": {
-                "samples": str(recorded.samples),
-                "sha256": _sha256(recorded.samples),
-                "datasets": {name: len(table.ids) for name, table in calibration.items()},
-                "clusters": clusters,
-                "problems": problem_digests([*recorded.names_of(calibration)]),
-            },
-            "candidates": to_builtins(candidates),
-            "certified": to_builtins(choice),
-            "measured": measured,
-        }
+        schema_version=SCHEMA_VERSION,
+        svr_lightning=svr_lightning.__version__,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        method=METHOD,
+        promises=to_builtins(promises),
+        confidence=options.confidence,
+        rule={"score": gate.score, "needs_correct": gate.needs_correct},
+        max_turns=case.max_turns,
+        decoding=certified_settings(recorded.config, recorded.tables),
+        policy=setting(recorded.config, "model", "policy", "path"),
+        weights=None if policy is None else weights_digest(policy),
+        data={
+            "samples": str(recorded.samples),
+            "sha256": _sha256(recorded.samples),
+            "datasets": {name: len(table.ids) for name, table in calibration.items()},
+            "clusters": clusters,
+            "problems": problem_digests([*recorded.names_of(calibration)]),
+        },
+        candidates=to_builtins(candidates),
+        certified=to_builtins(choice),
+        measured=measured,
     )
     files = [(options.out or recorded.samples.parent / "certify") / "certificate.json"]
     write_json(files[0], certificate)

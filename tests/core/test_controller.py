@@ -216,7 +216,7 @@ def certificate(folder: Path, **changes: Any) -> svr.Certificate:
         **changes,
     }
     path = folder / "certificate.json"
-    path.write_text(json.dumps(sealed(content)))
+    path.write_text(json.dumps(sealed(**content)))
     return svr.Certificate.read(path)
 
 

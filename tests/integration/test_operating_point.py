@@ -70,7 +70,7 @@ def written(folder: Path, **changes: Any) -> Certificate:
         **{"promises": [{"name": "pse", "limit": 0.1}], "confidence": 0.9, "max_turns": 10},
         **changes,
     }
-    write_operating_point(folder, content["certified"]["threshold"], sealed(content))
+    write_operating_point(folder, content["certified"]["threshold"], sealed(**content))
     found = read_operating_point(folder)
     assert isinstance(found, Certificate)
     return found

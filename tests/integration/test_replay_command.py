@@ -25,10 +25,12 @@ def shown_by(capsys, *arguments: object) -> str:
 
 def test_turns_leave_json_and_print_within_80_columns(tmp_path, capsys):
     hostile = record("x", *[(True, "C", 0.9, 1)] * 3, dataset="=1+1[red]")
-    folder = save(tmp_path, [*uncensored(), hostile])
+    long = record("y", *[(True, "C", 0.9, 1)] * 3, dataset="a_long_name " * 8)
+    folder = save(tmp_path, [*uncensored(), hostile, long])
     shown = shown_by(capsys, folder, "--compare-stops", "--budget", "700")
     assert max(map(len, shown.splitlines())) <= 80
     assert "=1+1[red]" in shown
+    assert "a_long_name a_long_name a_long_name a_l…: fixed budgets" in shown
     assert "toy: stopping rules within 700 tokens per problem" in shown
     found = json.loads((tmp_path / "replay" / "replay.json").read_text())
     assert found["fixed"][1]["datasets"]["toy"]["accuracy"] == 3 / 6
