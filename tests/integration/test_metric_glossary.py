@@ -7,6 +7,7 @@ from itertools import dropwhile, takewhile
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from svr_lightning.__main__ import main
 from tests.commands import SMALL, flags, jsonl, logged
@@ -64,13 +65,22 @@ def run(tmp_path_factory) -> Path:
     return folder
 
 
+def shown(run: Path) -> set[str]:
+    """What TensorBoard shows of a training and of an evaluation in its folder."""
+    return {*EventAccumulator(str(run / "logs")).Reload().Tags()["scalars"]}
+
+
 def test_every_logged_key_is_in_the_glossary(run):
     known = [pattern(key) for key in KEYS]
-    assert {key for key in logged(run) if not any(p.fullmatch(key) for p in known)} == set()
+    assert {key for key in shown(run) if not any(p.fullmatch(key) for p in known)} == set()
+
+
+def test_the_file_has_what_tensorboard_shows_of_the_training(run):
+    assert {*logged(run)} == {key for key in shown(run) if not key.startswith("test/")}
 
 
 def test_every_key_of_the_glossary_is_logged(run):
-    found = logged(run)
+    found = shown(run)
     absent = {key for key in KEYS if not any(pattern(key).fullmatch(name) for name in found)}
     assert absent == ELSEWHERE
     stages = {tuple(key.split("/")[:2]) for key in found if key.split("/")[0] in ("val", "test")}
