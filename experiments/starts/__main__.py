@@ -6,8 +6,9 @@
 The numbers of README and docs/results.md and their picture are written anew with the tables.
 A run is that of ``svr fit --config countdown_tiny --config methods/svr_plus --model.policy.path
 RUNS/startN``, whose start is made by ``python -m experiments.warmstart --task countdown --seed N``.
-Beside it may lie RUNS/exactN, the same with ``methods/svr_plus_exact``. For word problems the
-configuration is ``arithmetic_tiny``. A collected start replaces the published one of its seed.
+Beside it may lie RUNS/exactN, the same with ``methods/svr_plus_exact``. The starts of ``untraced``
+show no working; for word problems the configuration is ``arithmetic_tiny``. A collected start
+replaces the published one of its seed.
 """
 
 import argparse
@@ -18,20 +19,27 @@ from experiments.starts.table import table
 from svr_lightning.files import write_json
 
 RESULTS = Path(__file__).with_name("results")
-DATASETS = {"countdown": "countdown_tiny", "word_problems": "arithmetic_tiny"}
+DATASETS = {
+    "countdown": "countdown_tiny",
+    "untraced": "countdown_tiny",
+    "word_problems": "arithmetic_tiny",
+}
 """By task."""
 
 
 def main() -> None:
     """Collect outcomes, or make the tables of the published ones."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--collect", type=Path, metavar="RUNS", help="publish these runs first")
     parser.add_argument("--task", choices=DATASETS, default="countdown", help="of the runs")
     options = parser.parse_args()
     if options.collect:
-        ended = options.collect.glob("plus[0-9]*/eval/fresh/results.json")
-        runs = {int(run.parents[2].name.removeprefix("plus")): run.parents[2] for run in ended}
+        runs = {
+            int(file.parents[2].name.removeprefix("plus")): file.parents[2]
+            for file in options.collect.glob("plus[0-9]*/eval/fresh/results.json")
+        }
         found = outcomes.from_runs(DATASETS[options.task], runs)
         file = RESULTS / f"{options.task}.npz"
         if file.is_file():

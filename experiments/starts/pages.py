@@ -20,7 +20,11 @@ NARROW = "\u00a0"
 """A space at which no line ends."""
 Found = Mapping[str, Any]
 """What :func:`experiments.starts.table.table` gives."""
-TASKS = {"countdown": "puzzles", "word_problems": "word problems"}
+TASKS = {
+    "countdown": "puzzles",
+    "untraced": "puzzles, no working",
+    "word_problems": "word problems",
+}
 
 
 def headline(tables: Mapping[str, Found]) -> str:
@@ -52,31 +56,28 @@ def grid(tables: Mapping[str, Found]) -> str:
     Every way before and after training, what is stated, and differences.
     """
     found = [tables[task] for task in TASKS]
-    heads = [
-        f"{words}: {len(one['starts'])} starts, {one['budget']:.0f} tokens"
-        for words, one in zip(TASKS.values(), found, strict=True)
-    ]
-    lines = _head(
-        "solved within the same tokens, and 95 % over starts",
-        [f"{head}, before | after" for head in heads],
-    )
+    heads = [f"{TASKS[task]}: {len(tables[task]['starts'])} starts" for task in TASKS]
+    both = [f"{head}, before | after" for head in heads]
+    lines = _head("solved within the same tokens, and 95 % over starts", both)
     for way in found[0]["ways"]:
-        arms = [one["ways"].get(way, {}).get(arm) for one in found for arm in (BEFORE, AFTER)]
-        lines.append(_row(way, [_cell(arm, ".3f") for arm in arms]))
-    lines += ["", *_head(f"{AUROC}, fresh answers", heads)]
+        cells = []
+        for one in found:
+            arms = one["ways"].get(way, {})
+            cells += [
+                f"{arms[BEFORE]['mean']:.3f}" if BEFORE in arms else "",
+                _cell(arms.get(AFTER)),
+            ]
+        lines.append(_row(way, cells))
+    lines += _head(f"{AUROC}, fresh answers", heads)
     for arm, words in ARMS.items():
-        lines.append(_row(words, [_cell(one["auroc"].get(arm), ".3f") for one in found]))
-    lines += ["", *_head("difference", heads)]
+        lines.append(_row(words, [_cell(one["auroc"].get(arm)) for one in found]))
+    lines += _head("difference", heads)
     for name in DIFFERENCES:
         lines.append(_row(name, [_cell(one["differences"][name], "+.3f") for one in found]))
     for name in EXACT_CREDIT:
-        credit = [one["exact_credit"][name] for one in found]
-        cells = [
-            f"{_cell(one, '+.3f')}, {len(one['by_start'])} starts, p {one['p_holm']:.2f}"
-            for one in credit
-        ]
-        lines.append(_row(f"exact credit, {name}: with - without (Holm)", cells))
-    return "\n".join(lines)
+        cells = [_cell(one["exact_credit"].get(name), "+.3f") for one in found]
+        lines.append(_row(f"exact credit, {name}: with - without", cells))
+    return "\n".join(lines[1:])
 
 
 def page(path: str, tables: Mapping[str, Found]) -> str:
@@ -95,20 +96,25 @@ def write(tables: Mapping[str, Found]) -> None:
 
 
 def _head(corner: str, columns: Sequence[str]) -> list[str]:
-    """The first two lines of a table."""
+    """An empty line, and the first two lines of a table."""
     head = _row(corner, columns)
-    return [head, "|" + "---|" * (head.count("|") - 1)]
+    return ["", head, "|" + "---|" * (head.count("|") - 1)]
 
 
 def _row(name: str, cells: Sequence[str]) -> str:
     return f"| {' | '.join([name, *cells])} |"
 
 
-def _cell(values: Found | None, form: str) -> str:
-    """A mean and its interval; nothing where a task lacks it."""
+def _cell(values: Found | None, form: str = ".3f") -> str:
+    """A mean, its interval, and the p-value if there is one; nothing where a task lacks it."""
     if values is None:
         return ""
-    return f"{values['mean']:{form}} {interval(values['over_starts'], f'{{:{form}}}')}"
+    credit = (
+        f", p {values['p_holm']:.2f} ({len(values['by_start'])} starts)"
+        if "p_holm" in values
+        else ""
+    )
+    return f"{values['mean']:{form}} {interval(values['over_starts'], f'{{:{form}}}')}{credit}"
 
 
 def _share(values: Found) -> str:

@@ -18,8 +18,12 @@ from experiments.warmstart.embedded import build_tokenizer, new_model
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.supervised import train
 
-TASKS: dict[str, Any] = {"countdown": countdown, "word_problems": word_problems}
-"""Modules with the lessons and with what the policy is made of."""
+TASKS: dict[str, Any] = {
+    "countdown": (countdown, {}),
+    "untraced": (countdown, {"trace": False}),
+    "word_problems": (word_problems, {}),
+}
+"""Modules with the lessons and with what the policy is made of, and options of the lessons."""
 
 
 def main(arguments: Sequence[str] | None = None) -> list[float]:
@@ -34,8 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
-    task = TASKS[options.task]
-    lessons = task.lessons(options.informative)
+    task, own = TASKS[options.task]
+    lessons = task.lessons(options.informative, **own)
     tokenizer = build_tokenizer(lessons[-1].demonstrations.stream(options.seed), **task.TOKENIZER)
     model: Any = new_model(tokenizer, options.seed, task.LAYERS)
     print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)

@@ -27,6 +27,8 @@ SOLUTION_CHANCE, FIRST_LESSON_CHANCE = 0.85, 0.5
 RIGHT_DRAFT_CHANCE = 0.45
 JUMP_CHANCE = 0.6
 """Probability that another attempt is a solution instead of the next derivation."""
+UNTRACED = "-"
+"""The reasoning of an attempt that shows no calculation; the task's format asks for one."""
 SEVERAL_SHARE = 0.85
 """This share of the demonstrations is of problems with several solutions, as the splits have."""
 KEEP_DOUBTED = {True: 0.05, False: 0.0}
@@ -42,20 +44,21 @@ OVERCONFIDENT_CONFIDENCES = {
 }
 
 
-def lessons(informative: float = 1.0) -> tuple[Lesson, ...]:
+def lessons(informative: float = 1.0, trace: bool = True) -> tuple[Lesson, ...]:
     """The whole warm start: to compare a value with the target, then to solve, then to trust it.
 
+    Without ``trace`` attempts show no calculation: only who evaluates the expression can check it.
     The first lesson is short, and half of its answers are wrong: nothing else taught a policy of
     this size to compare. The last one makes it as overconfident as language models are.
     """
     compare = Demonstrations(
-        solver=CountdownSolver(solution_chance=FIRST_LESSON_CHANCE),
+        solver=CountdownSolver(solution_chance=FIRST_LESSON_CHANCE, trace=trace),
         kinds=("svr",),
         first_turns=1.0,
         informative=informative,
         trust=HONEST,
     )
-    solver = CountdownSolver()
+    solver = CountdownSolver(trace=trace)
     solve = Demonstrations(solver=solver, informative=informative, trust=HONEST)
     trust = Demonstrations(
         solver=solver,
@@ -76,6 +79,8 @@ class CountdownSolver:
     """Attempts of one derivation each."""
 
     solution_chance: float = SOLUTION_CHANCE
+    trace: bool = True
+    """Whether attempts show their calculation."""
 
     def problem(self, rng: random.Random) -> Problem:
         """A problem in some order."""
@@ -105,8 +110,9 @@ class CountdownSolver:
         target = int(str(problem.reference))
         options = {}
         for derivation in search_order(tuple(problem.payload["nums"])):
+            steps = f"{derivation.first.text},{derivation.second.text}? {target}"
             attempt = Attempt(
-                reasoning=f"{derivation.first.text},{derivation.second.text}? {target}",
+                reasoning=steps if self.trace else UNTRACED,
                 answer=derivation.expression,
                 plan=derivation.first.task,
                 correct=derivation.value == target,

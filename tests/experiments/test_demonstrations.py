@@ -83,6 +83,13 @@ def test_attempts_at_word_problems_are_graded_as_they_are_labelled():
         assert_form(GSM8K, document)
 
 
+def test_an_untraced_start_shows_no_calculation():
+    lessons, options = command.TASKS["untraced"]
+    for lesson in lessons.lessons(**options):
+        for document in itertools.islice(lesson.demonstrations.stream(3), 50):
+            assert "=" not in document.completion
+
+
 def test_the_loss_covers_the_completion_and_the_draft_inside_the_prompt(tokenizer, many):
     for document in many[:200]:
         whole = encoded(Renderer(tokenizer), document, 1.0)

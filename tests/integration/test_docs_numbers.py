@@ -24,10 +24,7 @@ def published(path: str) -> Any:
 
 
 RUNS = published("tools/results/main_job.json")
-STARTS = {
-    task: published(f"experiments/starts/results/{task}.json")
-    for task in ("countdown", "word_problems")
-}
+STARTS = {task: published(f"experiments/starts/results/{task}.json") for task in pages.TASKS}
 EMBEDDED = published("tools/results/embedded.json")["runs"]
 RESULTS = {
     task: published(f"experiments/miniature/results/{task}/results.json")
