@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from svr_lightning.analysis import choice
 from svr_lightning.analysis.choice import Options, choose, draw, gap, joined, measured
 from svr_lightning.analysis.intervals import wilson_interval
 
@@ -78,3 +79,16 @@ def test_options_that_return_the_same_are_one():
     assert joined([one, one]).names == ("a", "c")
     assert joined([one]).right.shape == (2, 1, 2)
     assert joined([one]).tokens == pytest.approx(2.0)
+
+
+def test_many_problems_are_summed_block_by_block(monkeypatch):
+    given = options([[1, 0, 1, 1, 0], [0, 1, 1, 0, 1]], [10, 12])
+    draws = draw(np.arange(5), resamples=20)
+    (whole,) = choose(given, [11.5], draws)
+    monkeypatch.setattr(choice, "_AT_ONCE", 2)  # blocks of two, two and one
+    (blocks,) = choose(given, [11.5], draws)
+    assert whole is not None
+    assert blocks is not None
+    assert blocks.names == whole.names
+    assert blocks.accuracy.tolist() == whole.accuracy.tolist()
+    assert blocks.tokens.tolist() == whole.tokens.tolist()
