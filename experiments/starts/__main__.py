@@ -19,12 +19,6 @@ from experiments.starts.table import table
 from svr_lightning.files import write_json
 
 RESULTS = Path(__file__).with_name("results")
-DATASETS = {
-    "countdown": "countdown_tiny",
-    "untraced": "countdown_tiny",
-    "word_problems": "arithmetic_tiny",
-}
-"""By task."""
 
 
 def main() -> None:
@@ -33,23 +27,22 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--collect", type=Path, metavar="RUNS", help="publish these runs first")
-    parser.add_argument("--task", choices=DATASETS, default="countdown", help="of the runs")
+    parser.add_argument("--task", choices=pages.TASKS, default="countdown", help="of the runs")
     options = parser.parse_args()
     if options.collect:
         runs = {
             int(file.parents[2].name.removeprefix("plus")): file.parents[2]
             for file in options.collect.glob("plus[0-9]*/eval/fresh/results.json")
         }
-        found = outcomes.from_runs(DATASETS[options.task], runs)
+        dataset, _ = pages.TASKS[options.task]
         file = RESULTS / f"{options.task}.npz"
-        if file.is_file():
-            found = outcomes.joined(outcomes.read(file), found)
-        outcomes.write(file, found)
+        new = outcomes.from_runs(dataset, runs)
+        outcomes.write(file, outcomes.joined(outcomes.read(file), new))
     tables = {}
-    for task in DATASETS:
+    for task in pages.TASKS:
         tables[task] = table(outcomes.read(RESULTS / f"{task}.npz"))
         write_json(RESULTS / f"{task}.json", tables[task])
-    print(pages.headline(tables), pages.grid(tables), sep="\n\n")
+    print(f"{pages.headline(tables)}\n\n{pages.grid(tables)}")
     pages.write(tables)
 
 

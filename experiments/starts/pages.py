@@ -21,10 +21,11 @@ NARROW = "\u00a0"
 Found = Mapping[str, Any]
 """What :func:`experiments.starts.table.table` gives."""
 TASKS = {
-    "countdown": "puzzles",
-    "untraced": "puzzles, no working",
-    "word_problems": "word problems",
+    "countdown": ("countdown_tiny", "puzzles"),
+    "untraced": ("countdown_tiny", "puzzles, no working"),
+    "word_problems": ("arithmetic_tiny", "word problems"),
 }
+"""By task: its data set, and what the tables call its problems."""
 
 
 def headline(tables: Mapping[str, Found]) -> str:
@@ -51,14 +52,16 @@ def headline(tables: Mapping[str, Found]) -> str:
 
 
 def grid(tables: Mapping[str, Found]) -> str:
-    """Markdown tables of both tasks side by side, each value with its interval.
+    """Markdown tables of all tasks side by side, each value after training with its interval.
 
     Every way before and after training, what is stated, and differences.
     """
     found = [tables[task] for task in TASKS]
-    heads = [f"{TASKS[task]}: {len(tables[task]['starts'])} starts" for task in TASKS]
-    both = [f"{head}, before | after" for head in heads]
-    lines = _head("solved within the same tokens, and 95 % over starts", both)
+    heads = [f"{words}: {len(tables[task]['starts'])} starts" for task, (_, words) in TASKS.items()]
+    lines = _head(
+        "solved within the same tokens, and 95 % over starts",
+        [f"{head}, before | after" for head in heads],
+    )
     for way in found[0]["ways"]:
         cells = []
         for one in found:
@@ -109,12 +112,10 @@ def _cell(values: Found | None, form: str = ".3f") -> str:
     """A mean, its interval, and the p-value if there is one; nothing where a task lacks it."""
     if values is None:
         return ""
-    credit = (
-        f", p {values['p_holm']:.2f} ({len(values['by_start'])} starts)"
-        if "p_holm" in values
-        else ""
-    )
-    return f"{values['mean']:{form}} {interval(values['over_starts'], f'{{:{form}}}')}{credit}"
+    cell = f"{values['mean']:{form}} {interval(values['over_starts'], f'{{:{form}}}')}"
+    if "p_holm" in values:
+        cell += f", p {values['p_holm']:.2f} ({len(values['by_start'])} starts)"
+    return cell
 
 
 def _share(values: Found) -> str:
