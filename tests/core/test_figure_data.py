@@ -62,7 +62,7 @@ def test_a_trajectory_that_has_ended_keeps_its_answer_and_one_that_never_ran_is_
     assert [round(3 * row["kept"]) for row in found["states"]] == [1, 1]
     assert [round(3 * row["fixed"]) for row in found["states"]] == [0, 1]
     assert [round(3 * row["never"]) for row in found["states"]] == [2, 1]
-    assert found["boundaries"][0]["fixed"] == 1
+    assert found["boundaries"] == [{"turns": [1, 2], "fixed": 1, "broken": 0}]
 
 
 def test_feedback_is_no_answer_and_the_answer_before_it_stands():

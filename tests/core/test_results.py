@@ -15,7 +15,7 @@ import pytest
 
 from svr_lightning.analysis.intervals import wilson_interval
 from svr_lightning.analysis.metrics import MATH_5
-from svr_lightning.analysis.results import package_versions, read_evaluation, read_samples
+from svr_lightning.analysis.results import package_versions, read_samples
 from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.errors import ConfigError
 from svr_lightning.metrics import METRIC_NAMES
@@ -29,7 +29,6 @@ from tests.trajectories import (
     summarize,
     uncensored,
     write_results,
-    write_samples,
 )
 
 SCRIPT = Path(__file__).parents[1] / "recompute_results.py"
@@ -259,8 +258,10 @@ def test_a_separate_script_recomputes_every_number(tmp_path):
         for dataset in ("countdown", "olympiadbench", "minerva_math")
         for index in range(40)
     ]
-    whole = [{**row, "returned_turn": 2, "dataset": "whole"} for row in uncensored()]
-    write_results(tmp_path, [*_mixed(), *random_rows, *whole], {}, package_versions())
+    # Turns behind the returned one were recorded, or also observed and paid for.
+    kept = [{**row, "returned_turn": 2, "dataset": "kept"} for row in uncensored()]
+    seen = [{**row, "observed_turns": 3, "dataset": "seen"} for row in kept]
+    write_results(tmp_path, [*_mixed(), *random_rows, *kept, *seen], {}, package_versions())
     agreed = _recompute(tmp_path)
     assert agreed.returncode == 0, agreed.stdout + agreed.stderr
     stored = json.loads((tmp_path / "results.json").read_text())
@@ -277,25 +278,3 @@ def test_a_separate_script_recomputes_every_number(tmp_path):
         "results.macro.all.unknown",
         "results.macro.math.n_datasets.auroc",
     ]
-
-
-def test_turns_behind_the_returned_one_count_where_they_were_observed(tmp_path):
-    seen = record("s", (True, "C", 0.8, 10), (False, "I", 0.3, 20), (False, "U", 0.5, 40))
-    seen |= {"returned_turn": 1, "observed_turns": 3}
-    kept = record("k", (False, "C", 0.9, 10), (True, "C", 0.9, 20))
-    kept |= {"returned_turn": 1}  # its second turn was recorded, not observed
-    results = write_results(tmp_path, [seen, kept, *adaptive()], {}, {})["datasets"]["toy"]
-    # s is right at its returned turn 1 and pays for 3 turns; k pays for 1. With 13 of the table:
-    assert (results["n"], results["turns"]) == (8, (3 + 1 + 13) / 8)
-    assert results["accuracy"] == (1 + 0 + 3) / 8
-    assert _recompute(tmp_path).returncode == 0
-
-
-def test_an_evaluation_is_its_folder(tmp_path):
-    folder = tmp_path / "eval" / "test"
-    with pytest.raises(ConfigError, match=r"no evaluation; give a folder with a samples\.jsonl"):
-        read_evaluation(tmp_path)
-    write_samples(folder, adaptive())
-    with pytest.raises(ConfigError, match=r"no evaluation; give one of .*eval/test"):
-        read_evaluation(tmp_path)
-    assert list(read_evaluation(folder).records) == records_of(adaptive())

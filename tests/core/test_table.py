@@ -1,9 +1,7 @@
 """Columns hold what records say, and their metrics are those of the records."""
 
 import numpy as np
-import pytest
 
-from svr_lightning.analysis.metrics import measure
 from svr_lightning.analysis.records import unique
 from svr_lightning.core.types import StopSignals, Verdict
 from tests.trajectories import adaptive, failed, record, records_of, turn_tables
@@ -30,34 +28,6 @@ def test_columns_are_the_records():
     assert table.signals(0)[1] == StopSignals(Verdict.UNSURE, 0.5, True, 1, None, -1.5, None)
 
 
-def test_a_problem_that_could_not_be_run_has_no_turn_and_counts_as_wrong():
-    table = turn_tables([failed("x"), *adaptive(), failed("y")])["toy"]
-    assert table.length.tolist() == [0, 1, 1, 2, 3, 3, 3, 0]
-    assert table.right_at(table.returned).tolist() == [
-        False,
-        True,
-        False,
-        True,
-        True,
-        False,
-        False,
-        False,
-    ]
-    values = measure(table)
-    assert values["accuracy"] == 3 / 8
-    assert values["turns"] == 13 / 8
-    assert values["brier"] == pytest.approx(4.1151 / 13)
-    alone = turn_tables([failed("x")])["toy"]
-    values = measure(alone)
-    assert (values["n"], values["accuracy"], values["turns"], values["auroc"]) == (1, 0, 0, None)
-    assert values["brier"] is None
-
-
-def test_a_repeated_record_counts_once_and_an_unlabelled_turn_is_named():
+def test_a_repeated_record_counts_once():
     rows = adaptive()
     assert unique(records_of([*rows, rows[0]])) == records_of(rows)
-    with pytest.raises(ValueError, match="'mine' of 'toy' has no label at turn 1"):
-        turn_tables([record("mine", (None, "C", 0.9, 10))])
-    with pytest.raises(ValueError, match="returns turn 2 of 1"):
-        turn_tables([{**record("mine", (True, "C", 0.9, 10)), "returned_turn": 2}])
-    assert turn_tables([]) == {}
