@@ -104,22 +104,6 @@ def test_in_clusters_a_refused_answer_counts_as_the_limit():
     assert seen.losses(Promise(name="wrong", limit=0.2)) == pytest.approx([0.0, 0.5, 1.0])
 
 
-def test_copies_of_each_problem_certify_no_more_than_the_problem_alone():
-    for name in ("pse", "wrong_accepted", "tokens"):
-        promise = Promise(name=name, limit=0.5, bound=2000.0 if name == "tokens" else 1.0)
-        p_values = []
-        for copies in (1, 2, 5):
-            cluster = np.repeat(np.arange(160), copies).tolist()
-            accepted, wrong = [1] * 120 * copies + [0] * 40 * copies, [1] * 50 * copies
-            seen = point(accepted, wrong + [0] * (160 * copies - len(wrong)), cluster)
-            p_values.append(seen.p_value(promise))
-        if name == "tokens":  # a bet on the mean, also for single problems
-            assert p_values[0] == pytest.approx(p_values[1])
-        else:  # exact for single problems alone
-            assert p_values[0] < p_values[1]
-        assert p_values[1] == pytest.approx(p_values[2])
-
-
 def test_a_cluster_of_two_problems_is_no_single_problem_wherever_it_stands():
     assert point([1, 1, 1], [0, 0, 0]).single
     for cluster in ([0, 0, 1], [0, 1, 1], [0, 1, 0], [0, 0, 0]):
@@ -279,14 +263,3 @@ def test_certified_thresholds_break_a_promise_no_more_often_than_was_said(
     assert broken <= stats.binom.ppf(0.999, draws, DELTA)
     if len(bad) < len(SCORES):
         assert found > 0.8 * draws  # some threshold does keep the promise
-
-
-def test_trusting_the_samples_themselves_breaks_promises_often():
-    """The simulation can fail: thresholds whose samples keep the promise are no certificate."""
-    generator, draws = np.random.default_rng(7), 200
-    assert all(truth("adversarial", "wrong_accepted", level) > LIMIT for level in SCORES)
-    trusted = sum(
-        any(point.rates["wrong_accepted"] <= LIMIT for point in points)
-        for points in (simulated("adversarial", 1, generator) for _ in range(draws))
-    )
-    assert trusted > 2 * stats.binom.ppf(0.999, draws, DELTA)

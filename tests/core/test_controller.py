@@ -266,10 +266,16 @@ def test_what_becomes_of_a_doubtful_answer_counts_where_a_promise_depends_on_it(
     "changes",
     [
         {"certified": None},
+        {"certified": {"threshold": 7}},
+        {"confidence": 7},
+        {"max_turns": 0},
         {"rule": {"score": "luck"}},
         {"promises": [{}]},
         {"promises": []},
         {"promises": [{"name": "pse", "limit": 0.1, "luck": 1}]},
+        {"promises": [{"name": "pse", "limit": -0.1}]},
+        {"promises": [{"name": "wrong", "limit": 0.1, "bound": 9}]},
+        {"promises": [{"name": "tokens", "limit": 9, "bound": 0}]},
         {"schema_version": 1},
     ],
 )

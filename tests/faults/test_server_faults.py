@@ -402,6 +402,7 @@ HERE = ["--upstream", "http://h/v1", "--model", "m"]
         ([*HERE, "--host", "0.0.0.0"], "name it with --key"),
         ([*HERE, "--key-env", "UNSET_KEY"], "is not set"),
         ([*HERE, "--max-turns", "0"], "max_turns=0 must"),
+        ([*HERE, "--max-completion-tokens", "0"], "max_completion_tokens=0 must be at least 1"),
         ([*HERE, "--port", "65536"], "--port 65536: bind(): port must be 0-65535"),
         ([*HERE, "--threshold", "2"], "must lie in [0, 1]"),
         ([*HERE, "--certificate", "none"], "no such file"),

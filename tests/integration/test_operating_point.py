@@ -105,21 +105,15 @@ def test_a_certificate_has_the_same_name_in_its_file_and_in_a_policys_folder(tmp
 @pytest.mark.parametrize(
     "edited",
     [
-        {"confidence": 7},
         {"confidence": 0.99},
         {"rule": {"score": "confidence"}},
         {"threshold": 0.5, "certified": {"threshold": 0.5}},
         {"max_turns": 3, "sha256": "0" * 64},
-        {"max_turns": 0},
-        {"promises": [{"name": "pse", "limit": -0.1}]},
-        {"promises": [{"name": "wrong", "limit": 0.1, "bound": 9}]},
-        {"promises": [{"name": "tokens", "limit": 9, "bound": 0}]},
         {"threshold": 0.5},
-        {"certified": {"threshold": 7}},
     ],
     ids=str,
 )
-def test_a_certificate_that_was_edited_is_refused_within_its_ranges_too(tmp_path, edited):
+def test_a_certificate_that_was_edited_within_its_ranges_is_refused(tmp_path, edited):
     written(tmp_path)
     file = tmp_path / "operating_point.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | edited))
@@ -246,12 +240,6 @@ def test_predict_asks_with_a_tuned_policys_own_threshold_and_says_so(tmp_path, c
     assert "operating_point.json; pse at most 0.1; confidence 0.9" in caplog.text
     (record,) = jsonl(tmp_path / "eval" / "predict" / "samples.jsonl")
     assert (record["returned_turn"], record["stopped_early"]) == (2, False)
-
-
-def test_serve_refuses_turns_of_no_tokens_rather_than_taking_the_tasks_limit():
-    options = ["--task=gsm8k", "--upstream=http://x/v1", "--max-completion-tokens=0"]
-    with pytest.raises(ConfigError, match="max_completion_tokens=0 must be at least 1"):
-        serve.make_settings(parser_of("serve").parse_args(options))
 
 
 def test_serve_says_of_a_logs_certificate_how_few_turns_it_has_and_that_it_covers_nothing(

@@ -132,18 +132,6 @@ def test_tokens_are_promised_only_where_all_were_counted(counted, said, tmp_path
     assert f"{said} have no tokens" in line
 
 
-@pytest.mark.parametrize(
-    ("said", "clusters"), [(["a", "", "a"], 1), (["", "a", ""], 1), (["", "", ""], 2)]
-)
-def test_a_cluster_may_be_named_once_for_all_turns_of_a_problem(said, clusters, tmp_path):
-    turns = [
-        {**PLAIN, "id": name, "turn": place, "cluster": cluster}
-        for name in "pq"
-        for place, cluster in enumerate(said, start=1)
-    ]
-    assert len(set(load_log(written(tmp_path, turns)).cluster.tolist())) == clusters
-
-
 def test_a_cluster_and_a_question_count_wherever_they_stand_among_the_rows_of_a_problem(tmp_path):
     turns = [
         {**PLAIN, "id": name, "turn": place, "cluster": cluster, "question": question}
@@ -169,15 +157,6 @@ def test_rows_of_one_id_are_turns_only_by_a_column_of_turns(tmp_path, capsys):
     )
     assert main(["certify", *given, "turn=n"]) == 0
     assert "calibration: 150 problems, T_max = 2" in capsys.readouterr().out
-
-
-def test_a_promise_on_early_stops_is_refused_of_a_log_with_one_turn_each(tmp_path, capsys):
-    log = written(tmp_path, [{**PLAIN, "id": k, "confidence": 1.0} for k in range(300)])
-    line = refused(capsys, "certify", log, "--max-pse", 0.05, "--columns", "id=id")
-    assert (
-        "vacuous: with T_max = 1 no answer could break it; choose another, such as --max-wrong-"
-        in line
-    )
 
 
 def test_turns_that_some_problems_number_from_zero_and_others_from_one_are_refused(tmp_path):
