@@ -125,11 +125,6 @@ class SampleRecord:
         return self.returned_turn if self.observed_turns is None else self.observed_turns
 
     @property
-    def right(self) -> bool:
-        """Whether the returned answer is correct."""
-        return bool(self.returned_turn and self.turns[self.returned_turn - 1].correct)
-
-    @property
     def signals(self) -> tuple[StopSignals, ...]:
         """[T] what stopping rules may read of the turns."""
         return tuple(

@@ -209,7 +209,7 @@ def read_methods(arguments: Sequence[str]) -> list[Method]:
     for argument in arguments:
         name, path = _split(argument)
         source = read_recording(path)
-        require(not source.is_log, f"{path}: a log has no texts; replay and certify read logs")
+        require(not source.is_log, f"{path}: a log has no verdicts; replay and certify read logs")
         runs = seeds.setdefault(name, [])
         for sources in runs:
             for other in sources:
