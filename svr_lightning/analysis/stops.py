@@ -1,6 +1,6 @@
 """Families of stopping rules compared at equal tokens, from recordings of every turn."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -58,7 +58,10 @@ def compare_stops(
     table = pool(tables)
     ended = replay(table, rule, max_turns)
     spent = ended.problems["total_tokens"].astype(float) if budget is None else budget
-    chosen = best_within(_ways(table, max_turns), spent, table.cluster)
+    replay(table, None, max_turns)  # names a problem whose turns are missing
+    rules = families(table, max_turns)
+    ways = ((name, options_of([table], some)) for name, some in rules.items())
+    chosen = best_within(ways, spent, table.cluster)
     rivals = {name: best for name, best in chosen.items() if best and name != ORACLE}
     winner = max(
         rivals,
@@ -71,13 +74,6 @@ def compare_stops(
         settings = None if best is None else list(best.names)
         rows.append({"name": name, "settings": settings, **measured(best), **gap(best, first)})
     return {"budget": float(np.mean(spent)), "winner": winner, "rows": rows}
-
-
-def _ways(table: TurnTable, max_turns: int) -> Iterator[tuple[str, Options]]:
-    """What every rule of each family of :func:`families` returns."""
-    replay(table, None, max_turns)  # names a problem whose turns are missing
-    for name, rules in families(table, max_turns).items():
-        yield name, options_of([table], rules)
 
 
 def options_of(tables: Sequence[TurnTable], rules: Sequence[tuple[AnyRule, int]]) -> Options:
@@ -134,21 +130,3 @@ def families(
         for name, some in rules.items()
         if some
     }
-
-
-def frontiers(table: TurnTable, max_turns: int) -> list[Row]:
-    """Each family's accuracy over tokens at the settings that are best on these very problems.
-
-    Returns:
-        ``name`` and ``points``, by increasing ``tokens``, that no cheaper one equals.
-    """
-    found = []
-    for name, options in _ways(table, max_turns):
-        tokens, accuracy = options.tokens.mean((1, 2)), options.right.mean((1, 2))
-        points: list[Row] = []
-        for index in np.lexsort((-accuracy, tokens)):
-            if not points or accuracy[index] > points[-1]["accuracy"]:
-                values = {"tokens": float(tokens[index]), "accuracy": float(accuracy[index])}
-                points.append({"setting": options.names[index], **values})
-        found.append({"name": name, "points": points})
-    return found

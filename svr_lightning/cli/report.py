@@ -5,9 +5,9 @@
 
 A repeated name adds data sets that it lacks, or otherwise another seed of the method: values are
 then means with standard deviations. If every turn was recorded (--record), the stopping rule of the
-run's configuration is replayed, and fixed budgets, thresholds and other stopping rules are shown
-too. Of recorded fresh turns, majority votes are shown as well. Writes index.html, tables.tex,
-tables.md, and figures/ with the numbers of each figure.
+run's configuration is replayed, and fixed budgets and thresholds are shown too. Of recorded fresh
+turns, majority votes are shown as well. Writes index.html, tables.tex, tables.md, and figures/ with
+the numbers of each figure.
 """
 
 import argparse

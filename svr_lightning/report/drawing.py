@@ -7,7 +7,7 @@ A drawing function takes plain numbers and returns a figure; :func:`svg` runs it
 import contextlib
 import io
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from svr_lightning.display import short
 
-INK, GREY, FAINT = "#787878", "#8a8a8a", "#b4b4b4"
-"""Text; lines of comparison; grids and what is nothing. All have contrast to white and to black."""
+GREY, FAINT = "#8a8a8a", "#b4b4b4"
+"""Lines of comparison; what is nothing. Both have contrast to white and to black."""
 BLUE, LIGHT_BLUE = "#2f80c4", "#8dbde4"
 ORANGE = "#dd6b20"
 GREEN, PURPLE, RED, OLIVE = "#3c9a6a", "#9b72b4", "#c0526f", "#a08c2c"
@@ -37,7 +37,6 @@ METHODS = (
 """Colour and marker of the first method, the second, and so on; then from the start again."""
 WIDTH = 5.4
 """Inches. A phone shows a figure at about two thirds of this width, where text stays legible."""
-DASHED = (0, (4, 3))
 Draw = Callable[[Any], Figure]
 
 
@@ -89,21 +88,6 @@ def share_axis(axes: Axes) -> None:
     if high - low < 0.02:
         middle = min(max((low + high) / 2, 0.055), 0.945)
         axes.set_ylim(middle - 0.06, middle + 0.06)
-
-
-def stacked_bars(
-    axes: Axes,
-    rows: Mapping[float, Mapping[str, float]],
-    parts: Sequence[tuple[str, str, str]],
-    width: float = 0.85,
-) -> None:
-    """Draw a bar at each x of ``rows``, of parts: their key in a row, name and colour."""
-    base = np.zeros(len(rows))
-    for key, name, colour in parts:
-        heights = [row[key] for row in rows.values()]
-        axes.bar([*rows], heights, width, bottom=base, color=colour, linewidth=0, label=name)
-        base += heights
-    axes.set_xticks([*rows])
 
 
 def legend(figure: Figure, columns: int = 2) -> None:

@@ -3,8 +3,8 @@
 Without an average of the paper's data sets, each data set has figures of its own.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
@@ -15,14 +15,11 @@ from numpy.typing import NDArray
 
 from svr_lightning.analysis.intervals import effective_size, wilson_interval
 from svr_lightning.analysis.metrics import Summary, columns_of, groups, summarize
-from svr_lightning.analysis.replay import replay, transitions
-from svr_lightning.analysis.stops import ORACLE, frontiers
 from svr_lightning.analysis.table import Bools, Ints, TurnTable, cluster_codes, pool
 from svr_lightning.core.metrics import VERDICT_CODES
-from svr_lightning.core.stopping import StopRule
 from svr_lightning.report import drawing
-from svr_lightning.report.drawing import BLUE, FAINT, GREY, LIGHT_BLUE, ORANGE, Draw
-from svr_lightning.report.runs import Method, Numbers, Run, data_sets
+from svr_lightning.report.drawing import BLUE, FAINT, GREY, ORANGE, Draw
+from svr_lightning.report.runs import Method, Numbers, data_sets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +49,15 @@ def all_figures(methods: Sequence[Method]) -> tuple[list[Plot], list[str]]:
         seed = f", seed {run.seed}" if len(method.runs) > 1 else ""
         for place, (part, tables) in enumerate(run.parts.items(), start=1):
             suffix = f"_{number}_{place}" if len(run.parts) > 1 else f"_{number}"
-            for plot in _of_part(run, tables):
-                caption = f"{method.name}{seed}, {part}: {plot.caption}."
-                figures.append(replace(plot, name=plot.name + suffix, caption=caption))
+            if run.self_checks:
+                reliability = Plot(
+                    name=f"2_reliability{suffix}",
+                    caption=f"{method.name}{seed}, {part}: share of right answers at each stated "
+                    "confidence, and calibration error (ECE).",
+                    numbers=reliability_numbers(pool(tables)),
+                    draw=draw_reliability,
+                )
+                figures.append(reliability)
         if not run.budget and any(table.max_turns > 1 for table in run.tables.values()):
             notes.append(
                 f"{method.name}: no fixed budgets and no thresholds, because its trajectories end "
@@ -67,42 +70,6 @@ def all_figures(methods: Sequence[Method]) -> tuple[list[Plot], list[str]]:
         calibration = [source.calibration_note for source in sources]
         notes += [f"{method.name}: {note}." for note in calibration if note is not None]
     return figures, notes
-
-
-def _of_part(run: Run, tables: Mapping[str, TurnTable]) -> Iterator[Plot]:
-    """The figures of some data sets of a run."""
-    table = pool(tables)
-    if run.self_checks:
-        yield Plot(
-            name="2_reliability",
-            caption="share of right answers at each stated confidence, and calibration error (ECE)",
-            numbers=reliability_numbers(table),
-            draw=draw_reliability,
-        )
-    if run.budget:
-        yield Plot(
-            name="3_stopping_rules",
-            caption="stopping rules over tokens, at the settings that are best on these very "
-            "problems (svr replay --compare-stops chooses them on others)",
-            numbers=rule_numbers(tables),
-            draw=draw_rules,
-        )
-    refining = {name: one for name, one in tables.items() if name not in run.independent}
-    if any(one.correct.shape[1] > 1 for one in refining.values()):
-        yield Plot(
-            name="4_transitions",
-            caption="what refinement does to answers, all recorded turns",
-            numbers=transition_numbers(pool(refining)),
-            draw=draw_transitions,
-        )
-    if run.stops:
-        yield Plot(
-            name="5_trajectories",
-            caption="where trajectories end, with at most T_max turns; orange: stopped early and "
-            "wrong",
-            numbers=stop_numbers(table),
-            draw=draw_stops,
-        )
 
 
 # --- accuracy over tokens ---------------------------------------------------------------------
@@ -201,7 +168,7 @@ def draw_frontier(data: Numbers) -> Figure:
 
 # --- is the confidence honest? ----------------------------------------------------------------
 
-_VERDICTS = [(v, v, c) for v, c in (("CORRECT", BLUE), ("INCORRECT", ORANGE), ("UNSURE", GREY))]
+_VERDICTS = {"CORRECT": BLUE, "INCORRECT": ORANGE, "UNSURE": GREY}
 _CODES = VERDICT_CODES.items()
 BINS = 10
 
@@ -261,155 +228,16 @@ def draw_reliability(data: Numbers) -> Figure:
         for row in rows:
             top.plot([row["confidence"]] * 2, row["accuracy_ci95"], color=GREY, linewidth=1)
         top.plot(x, [row["accuracy"] for row in rows], "o-", color=BLUE)
-        counts = {(row["low"] + row["high"]) / 2: row["verdicts"] for row in part["bins"]}
-        drawing.stacked_bars(bottom, counts, _VERDICTS, 0.09)
+        middles = [(row["low"] + row["high"]) / 2 for row in part["bins"]]
+        base = np.zeros(BINS)
+        for verdict, colour in _VERDICTS.items():
+            counts = [row["verdicts"][verdict] for row in part["bins"]]
+            bottom.bar(middles, counts, 0.09, base, color=colour, linewidth=0, label=verdict)
+            base += counts
         bottom.set_xlabel("stated confidence")
         bottom.set_xticks(np.linspace(0, 1, 6))
         bottom.yaxis.set_major_locator(MaxNLocator(3, integer=True))
     grid[0, 0].set_ylabel("share of right answers")
     grid[1, 0].set_ylabel("turns")
     drawing.legend(figure, 3)
-    return figure
-
-
-# --- stopping rules ---------------------------------------------------------------------------
-
-
-def rule_numbers(tables: Mapping[str, TurnTable]) -> Numbers:
-    """Where each table's own rule lies under every T_max, and the frontiers of other rules.
-
-    ``tables`` hold every turn, and each is under its own rule.
-    """
-    points = []
-    for turns in range(1, max(table.max_turns for table in tables.values()) + 1):
-        ended = {}
-        for name, table in tables.items():
-            assert isinstance(table.rule, StopRule)
-            ended[name] = replay(table, table.rule, min(turns, table.max_turns))
-        together = pool(ended)
-        points.append(
-            {"tokens": together.value("avg_total_tokens"), "accuracy": together.value("accuracy")}
-        )
-    turns = min(table.max_turns for table in tables.values())
-    return {"own": points, "lines": frontiers(pool(tables), turns)}
-
-
-def draw_rules(data: Numbers) -> Figure:
-    """Accuracy of stopping rules over tokens, at their best settings; the own rule is a star."""
-    figure = drawing.new_figure(5.0)
-    axes = figure.subplots()
-
-    def trace(points: Sequence[Numbers], name: str, **style: Any) -> None:
-        x, y = ([point[key] for point in points] for key in ("tokens", "accuracy"))
-        axes.plot(x, y, label=name, **style)
-
-    colours = [(GREY, "o"), *drawing.METHODS[1:-1]]
-    looks = [(colour, marker, "-") for colour, marker in colours]
-    looks += [(colour, ".", ":") for colour, _ in colours]
-    for line, (colour, marker, style) in zip(data["lines"], cycle(looks), strict=False):
-        look: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": style}
-        if line["name"] == ORACLE:
-            look = {"color": drawing.INK, "linestyle": drawing.DASHED}
-        trace(line["points"], line["name"], linewidth=1.3, **look)
-    trace(data["own"], "its own rule, at most 1 to T_max turns", color=BLUE, linewidth=2.2)
-    end = data["own"][-1]
-    axes.plot(end["tokens"], end["accuracy"], "*", color=BLUE, markersize=14, zorder=5)
-    axes.axvline(end["tokens"], color=FAINT, linestyle=drawing.DASHED, zorder=0)
-    axes.set_ylabel("accuracy")
-    drawing.token_axis(axes)
-    drawing.share_axis(axes)
-    drawing.legend(figure)
-    return figure
-
-
-# --- what refinement does to answers ----------------------------------------------------------
-
-_STATES = (
-    ("kept", "right as at turn 1", BLUE),
-    ("fixed", "fixed", LIGHT_BLUE),
-    ("broken", "broken", ORANGE),
-    ("never", "never right", FAINT),
-)
-
-
-def transition_numbers(table: TurnTable) -> Numbers:
-    """How answers change over all recorded turns.
-
-    Returns:
-        ``boundaries``: how many problems that have both turns are ``fixed`` and ``broken`` from a
-        turn to the next; ``states``: for each turn the shares of all problems whose answer by then
-        is right and was at turn 1 (``kept``), is right and was not (``fixed``), is wrong and was
-        right before (``broken``) or never was right (``never``). A trajectory that has ended keeps
-        its last answer.
-    """
-    states, ever = [], np.zeros(len(table.ids), dtype=bool)
-    first = table.right_at(np.minimum(table.length, 1))
-    for turn in range(1, table.correct.shape[1] + 1):
-        now = table.right_at(np.minimum(table.length, turn))
-        masks = {"kept": now & first, "fixed": now & ~first}
-        masks |= {"broken": ~now & ever, "never": ~now & ~ever}
-        states.append({"turn": turn, **{k: float(mask.mean()) for k, mask in masks.items()}})
-        ever |= now
-    boundaries = [
-        {"turns": [turn, turn + 1], "fixed": counts[0][1], "broken": counts[1][0]}
-        for turn, counts in enumerate(transitions(table), start=1)
-    ]
-    return {"n": len(table.ids), "boundaries": boundaries, "states": states}
-
-
-def draw_transitions(data: Numbers) -> Figure:
-    """What answers have become by each turn, and how many were fixed and broken at it."""
-    states = data["states"]
-    figure = drawing.new_figure(4.4)
-    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
-    parts = [(k, f"{name}, {states[-1][k]:.1%} at the end", colour) for k, name, colour in _STATES]
-    drawing.stacked_bars(top, {row["turn"]: row for row in states}, parts)
-    top.set_ylim(0, 1)
-    top.set_ylabel("share of problems")
-    for key, sign, colour in (("fixed", 1, LIGHT_BLUE), ("broken", -1, ORANGE)):
-        for row in data["boundaries"]:
-            bars = bottom.bar(row["turns"][1], sign * row[key], 0.85, color=colour)
-            bottom.bar_label(bars, [str(row[key])], fontsize=8)
-    bottom.axhline(0, color=GREY, linewidth=0.7)
-    bottom.margins(y=0.3)
-    bottom.set_yticks([])
-    bottom.set_ylabel("broken   fixed")
-    bottom.set_xlabel("turn")
-    drawing.legend(figure)
-    return figure
-
-
-# --- where trajectories end -------------------------------------------------------------------
-
-_ENDS = (
-    ("early_right", "stopped early, right", BLUE),
-    ("early_wrong", "stopped early, wrong", ORANGE),
-    ("last_right", "at T_max, right", LIGHT_BLUE),
-    ("last_wrong", "at T_max, wrong", FAINT),
-)
-
-
-def stop_numbers(table: TurnTable) -> Numbers:
-    """How many problems end at each turn, early or not, right or wrong."""
-    columns = ("stopped_early", "final_correct", "turns")
-    early, right, turns = (table.problems[name] for name in columns)
-    code = 2 * (1 - early) + (1 - right)  # the index in _ENDS
-    rows = []
-    for turn in range(1, int(turns.max(initial=0)) + 1):
-        counts = np.bincount(code[turns == turn], minlength=4).tolist()
-        rows.append({"turn": turn, **dict(zip((key for key, *_ in _ENDS), counts, strict=True))})
-    return {"n": len(table.ids), "turns": rows}
-
-
-def draw_stops(data: Numbers) -> Figure:
-    """Where trajectories end; the orange area is the premature stop error."""
-    figure = drawing.new_figure(3.6)
-    axes = figure.subplots()
-    shares = {key: sum(row[key] for row in data["turns"]) / max(data["n"], 1) for key, *_ in _ENDS}
-    parts = [(key, f"{name}, {shares[key]:.1%}", colour) for key, name, colour in _ENDS]
-    drawing.stacked_bars(axes, {row["turn"]: row for row in data["turns"]}, parts)
-    axes.set_xlabel("turns generated")
-    axes.set_ylabel("problems")
-    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    drawing.legend(figure)
     return figure

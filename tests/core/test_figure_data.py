@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from svr_lightning.analysis.intervals import wilson_interval
 from svr_lightning.analysis.metrics import averages, groups, measure, summarize
-from svr_lightning.analysis.replay import replay
+from svr_lightning.analysis.replay import replay, transitions
 from svr_lightning.analysis.table import TurnTable, pool
 from svr_lightning.core.stopping import Confident
 from svr_lightning.metrics import METRIC_NAMES
@@ -17,52 +17,14 @@ from svr_lightning.report.figures import (
     draw_frontier,
     frontier_numbers,
     reliability_numbers,
-    stop_numbers,
-    transition_numbers,
 )
 from svr_lightning.report.runs import Method, read_methods
-from tests.trajectories import failed, record, save, turn_tables, uncensored
+from tests.trajectories import record, save, turn_tables, uncensored
 
 
 @pytest.fixture
 def six() -> TurnTable:
     return replay(turn_tables(uncensored())["toy"], Confident(), 3)
-
-
-def test_stop_times_split_early_and_late_right_and_wrong(six):
-    found = stop_numbers(six)
-    assert [list(row.values()) for row in found["turns"]] == [
-        [1, 1, 1, 0, 0],  # a right, b wrong
-        [2, 1, 0, 0, 0],  # c
-        [3, 0, 0, 1, 2],  # d right, e and f wrong
-    ]
-    assert found["n"] == 6
-
-
-def test_transitions_count_every_boundary_and_what_answers_have_become(six):
-    found = transition_numbers(six)
-    # a and e break, b, c and f are mended, d stays wrong; then c and f break, d is mended.
-    assert found["boundaries"] == [
-        {"turns": [1, 2], "fixed": 3, "broken": 2},
-        {"turns": [2, 3], "fixed": 1, "broken": 2},
-    ]
-    shares = [
-        [round(6 * row[k]) for k in ("kept", "fixed", "broken", "never")] for row in found["states"]
-    ]
-    assert shares == [[2, 0, 0, 4], [0, 3, 2, 1], [0, 2, 4, 0]]
-
-
-def test_a_trajectory_that_has_ended_keeps_its_answer_and_one_that_never_ran_is_never_right():
-    rows = [
-        record("stops", (True, "C", 0.9, 1), early=True),
-        record("goes on", (False, "I", 0.1, 1), (True, "C", 0.9, 1)),
-        failed("not run"),
-    ]
-    found = transition_numbers(turn_tables(rows)["toy"])
-    assert [round(3 * row["kept"]) for row in found["states"]] == [1, 1]
-    assert [round(3 * row["fixed"]) for row in found["states"]] == [0, 1]
-    assert [round(3 * row["never"]) for row in found["states"]] == [2, 1]
-    assert found["boundaries"] == [{"turns": [1, 2], "fixed": 1, "broken": 0}]
 
 
 def test_feedback_is_no_answer_and_the_answer_before_it_stands():
@@ -71,10 +33,8 @@ def test_feedback_is_no_answer_and_the_answer_before_it_stands():
     row = record("taught", *turns)
     for tutor in row["turns"][1::2]:
         tutor |= {"answer": None, "answer_group": 0, "feedback": True}
-    found = transition_numbers(turn_tables([row])["toy"])
-    changes = [(one["fixed"], one["broken"]) for one in found["boundaries"]]
-    assert changes == [(0, 0), (0, 0), (0, 0), (0, 1)]
-    assert [row["kept"] for row in found["states"]] == [1, 1, 1, 1, 0]
+    right = [[0, 0], [0, 1]]
+    assert transitions(turn_tables([row])["toy"]) == [right, right, right, [[0, 0], [1, 0]]]
 
 
 def test_reliability_bins_hold_their_lower_bound_and_the_last_one_holds_certainty(six):

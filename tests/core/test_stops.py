@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from svr_lightning.analysis.replay import replay
-from svr_lightning.analysis.stops import ORACLE, compare_stops, families, frontiers, options_of
+from svr_lightning.analysis.stops import ORACLE, compare_stops, families, options_of
 from svr_lightning.core.stopping import Confident
 from tests.trajectories import record, turn_tables
 
@@ -54,23 +54,6 @@ def test_rules_are_compared_at_equal_tokens_on_problems_that_did_not_choose_them
         assert low <= row["accuracy"] <= high
     # Without a budget it is what the given rule takes: all four turns, as nobody is sure.
     assert compare_stops(tables, Confident(), 4)["budget"] == 40.0
-
-
-def test_a_frontier_has_the_best_setting_of_a_family_at_each_cost():
-    (table,) = turn_tables(four()).values()
-    points = {one["name"]: one["points"] for one in frontiers(table, 4)}
-    # Fixed turns cost 10 each; p, then q, then s become right.
-    assert points["fixed turns"] == [
-        {"setting": "1 turn, at most 1 turns", "tokens": 10.0, "accuracy": 0.25},
-        {"setting": "2 turns, at most 2 turns", "tokens": 20.0, "accuracy": 0.5},
-        {"setting": "3 turns, at most 3 turns", "tokens": 30.0, "accuracy": 0.75},
-    ]
-    # p stops at 2, q at 3, r never, s at 4: 13 turns of 4 problems, three of them right.
-    setting = "an answer given 2 times in a row, at most 3 turns"
-    last = {"setting": setting, "tokens": 27.5, "accuracy": 0.75}
-    assert points["repeated answer"][-1] == last
-    # The oracle stops at 1, 2, 3 and at the end.
-    assert points[ORACLE][-1]["tokens"] == (10 + 20 + 30 + 30) / 4
 
 
 def test_a_sure_incorrect_stops_no_rule_that_reads_the_verdict():

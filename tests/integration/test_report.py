@@ -161,18 +161,6 @@ def test_a_part_that_was_recorded_as_it_stopped_leaves_the_rule_of_the_others_in
     assert method.budgets == []  # of the second part only one turn is known
 
 
-def test_independent_samples_are_neither_fixed_nor_broken(tmp_path):
-    rows = [
-        record("x", (False, "I", 0.1, 10), (True, "C", 0.9, 10)),
-        record("y", (True, "I", 0.1, 10), (False, "I", 0.1, 10)),
-    ]
-    save(tmp_path / "refined", rows, settings_of(Confident(), 2))
-    save(tmp_path / "fresh", rows, settings_of(Confident(), 2, fresh=True))
-    methods = read_methods([str(tmp_path / name) for name in ("refined", "fresh")])
-    figures, _ = all_figures(methods)
-    assert [one.name for one in figures if one.name.startswith("4_")] == ["4_transitions_1"]
-
-
 def test_votes_are_means_over_seeds(tmp_path):
     fresh = settings_of(Confident(), 3, fresh=True)
     for seed, answers in (("one", "aba"), ("two", "bba")):  # a is right
@@ -356,8 +344,7 @@ def test_a_method_without_self_checks_has_nothing_that_would_need_them(tmp_path)
     assert set(row[9:]) == {"--"}
     assert "mt: 2 fixed turns; one: one turn; svr: CORRECT at" in found["results"].caption
     figures, notes = all_figures(methods)
-    names = [figure.name for figure in figures if figure.name.endswith(("_1", "_2"))]
-    assert names == ["3_stopping_rules_1", "4_transitions_1"]
+    assert [figure.name for figure in figures] == ["1_tokens", "2_reliability_3"]
     assert not any("fixed budgets" in note for note in notes)
     assert "mt: no figures of confidence, because no turn states one." in notes
     for figure in figures:
@@ -476,7 +463,7 @@ def test_hostile_text_stays_text_in_every_other_file(hostile):
     assert not re.search(r"<(?!ins>|/ins>)|(?<!\\)[\[`]", markdown)
     assert "\u4f60\u597d" in markdown
     drawings = sorted((hostile / "figures").glob("*.svg"))
-    assert len(drawings) == 5
+    assert len(drawings) == 2
     for file in drawings:
         root = ElementTree.fromstring(file.read_bytes())
         assert {element.tag.rpartition("}")[2] for element in root.iter()} <= {
@@ -505,15 +492,12 @@ def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(tm
     path = save(tmp_path / "run", uncensored(), config(42))
     figures, notes = all_figures(read_methods([f"m={path}"]))
     assert notes == []
-    assert [figure.name[0] for figure in figures] == ["1", "2", "3", "4", "5"]
+    assert [figure.name for figure in figures] == ["1_tokens", "2_reliability_1"]
     for figure in figures:
         numbers = json.loads(json.dumps(figure.numbers))
         first, second = svg(figure.draw, figure.numbers), svg(figure.draw, numbers)
         assert first == second, figure.name
         assert "<dc:date>" not in first
-    own = next(p for p in figures if p.name == "3_stopping_rules_1").numbers["own"]
-    # With at most 1 turn a and e are right, with at most 2 a, c and f, with all three a, c and d.
-    assert [point["accuracy"] for point in own] == [2 / 6, 3 / 6, 3 / 6]
 
 
 @pytest.mark.parametrize(
