@@ -13,30 +13,24 @@ within the same tokens: those of the run's rule, or --budget.
 Fresh turns (model.evaluation.fresh_turns) are independent samples, so majority voting is evaluated
 too. Maj@k is the accuracy of the answer that most of k samples give, averaged over draws of k; ties
 go to the answer that was sampled first, and answers that cannot be read do not vote.
-
---grader grades the recorded turns again before all this; the recording stays as it is.
 """
 
 import argparse
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from svr_lightning.analysis.logs import read_recording
 from svr_lightning.analysis.metrics import groups, summarize
-from svr_lightning.analysis.regrade import regrade
 from svr_lightning.analysis.replay import MissingTurnsError, curves
-from svr_lightning.analysis.results import Evaluation, setting
+from svr_lightning.analysis.results import setting
 from svr_lightning.analysis.stops import compare_stops
-from svr_lightning.analysis.table import turn_tables
 from svr_lightning.analysis.voting import VOTES, vote
 from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.display import interval, print_table, say, short
-from svr_lightning.errors import ConfigError, as_config_error, require
+from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import write_json
-from svr_lightning.tasks.grading import GRADERS
 
 COLUMNS = ("accuracy", "turns", "avg_total_tokens", "esr", "pse", "accepted", "accepted_accuracy")
 """Metrics on the terminal."""
@@ -49,9 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--columns", nargs="+", default=(), metavar="NAME=COLUMN", help="column names of a log")
     add("--compare-stops", action="store_true", help="all stopping rules at equal tokens")
     add("--budget", type=float, help="tokens per problem of that comparison")
-    add("--grader", choices=sorted(GRADERS), help="grades the recorded turns again")
-    about = "class path of a task outside svr_lightning that may grade"
-    add("--task", action="append", default=[], metavar="CLASS", help=about)
     add("--out", type=Path, help="folder; default: replay/ beside the recording")
 
 
@@ -59,14 +50,10 @@ def run(options: argparse.Namespace) -> int:
     """Replay, write, print."""
     known = options.budget is None or 0 < options.budget < math.inf
     require(known, "--budget must be a number of tokens above 0")
-    require(bool(options.grader) or not options.task, "--task is for --grader; give both")
     recorded = read_recording(options.evaluation, options.columns)
-    if options.grader:
-        recorded = _graded(recorded, options.grader, options.task)
     tables, rule, max_turns = recorded.tables, recorded.rule, recorded.max_turns
     privileged = setting(recorded.config, "protocol", "privileged") is True
     found: dict[str, Any] = {"samples": str(recorded.samples), "privileged": privileged}
-    found["grader"] = options.grader  # null: labels as they were recorded
     try:
         found |= curves(tables, rule, max_turns)
         if options.compare_stops or options.budget is not None:
@@ -86,25 +73,6 @@ def run(options: argparse.Namespace) -> int:
     show(found, str(rule))
     say(str(out / "replay.json"))
     return 0
-
-
-def _graded(recorded: Evaluation, grader: str, trusted: Sequence[str]) -> Evaluation:
-    """The recording with the grader's labels; prints how many of them are new."""
-    require(not recorded.is_log, f"{recorded.samples}: a log has no texts to grade again")
-    before = list(recorded.records)
-    with as_config_error(f"{recorded.samples}: "):
-        records = regrade(before, GRADERS[grader], trusted)
-    old = [turn for record in before for turn in record.turns]
-    new = [turn for record in records for turn in record.turns]
-    pairs = [(was.correct, now.correct) for was, now in zip(old, new, strict=True)]
-    right = pairs.count((False, True))
-    wrong = pairs.count((True, False))
-    undecided = sum(turn.grading_error is not None for turn in new)
-    changes = f"{right} of {len(new)} turns now right, {wrong} now wrong, {undecided} undecided"
-    say(f"labels by {grader}: {changes}")
-    rule = next(iter(recorded.tables.values())).rule
-    tables = turn_tables(records, rule, recorded.max_turns)
-    return replace(recorded, tables=tables)
 
 
 def show(found: Mapping[str, Any], rule: str) -> None:

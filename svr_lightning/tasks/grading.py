@@ -1,6 +1,6 @@
 """Labels of completions, by the paper's rule or another grader.
 
-Training rewards are always the paper's. Evaluation and replay can choose a grader. Nothing that
+Training rewards are always the paper's. An evaluation can choose a grader. Nothing that
 builds an SVR prompt imports this.
 """
 
