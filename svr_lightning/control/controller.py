@@ -265,9 +265,7 @@ class Controller(Settings, _Asking):
             finally:
                 unused = await calls.close(turns)
             if not accepted and self.escalate is not None:
-                escalation = await self._escalate(
-                    kind(self.escalate), question, context, deadline, turns
-                )
+                escalation = await self._escalate(kind(self.escalate), question, context, deadline)
         except BaseException as error:
             vars(error)["turns"] = tuple(turns)
             raise
@@ -310,17 +308,10 @@ class Controller(Settings, _Asking):
         """
         (prompt,) = next(rollout)
         while True:
-            limit = self._token_limit(turns)
-            if limit <= 0:
-                return False, f"limit of {self.max_tokens} tokens"
-            request = limited(prompt, limit)
+            request = limited(prompt, self.completion_limit)
             request = request._replace(messages=in_context(request.messages, context))
             try:
                 completion = await calls.next(request, deadline, self.max_turns - len(turns))
-                uncounted = completion and completion.text and not completion.completion_tokens
-                if uncounted and self.max_tokens is not None:
-                    message = "max_tokens needs a client whose replies count their tokens"
-                    raise ServerError(message, 400)
             except Exception as error:
                 if isinstance(error, ServerError) and error.refusal is not None:
                     calls.refusal = error.refusal
@@ -338,29 +329,20 @@ class Controller(Settings, _Asking):
                 return accepted, ""
             (prompt,) = prompts
 
-    def _token_limit(self, turns: Sequence[Turn]) -> int:
-        """Completion tokens that the next call may take."""
-        if self.max_tokens is None:
-            return self.completion_limit
-        return min(self.completion_limit, self.max_tokens - _completion_tokens(turns))
-
     async def _escalate(
         self,
         calls: "_Calls",
         question: str,
         context: Sequence[Message],
         deadline: float,
-        turns: Sequence[Turn],
     ) -> Escalation:
         """Ask the second model once; it fails without an exception."""
-        limit = self._token_limit(turns)
-        if limit <= 0:
-            return Escalation(None, f"limit of {self.max_tokens} tokens")
         if time.monotonic() >= deadline:
             return Escalation(None, f"limit of {self.seconds:g} seconds")
         messages: list[Message] = [*context, {"role": "user", "content": question}]
         try:
-            completion = await calls.next(PromptRequest(messages, limit), deadline, 1)
+            prompt = PromptRequest(messages, self.completion_limit)
+            completion = await calls.next(prompt, deadline, 1)
         except Exception as error:
             reason = str(error) if isinstance(error, ServerError) else format_exception(error)
             return Escalation(None, reason)

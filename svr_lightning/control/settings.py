@@ -34,8 +34,6 @@ class Settings:
     """T_max, the most turns of a question."""
     max_completion_tokens: Count | None = None
     """Completion limit of a turn; None takes the task's."""
-    max_tokens: Count | None = None
-    """Completion tokens of all turns together. The turn that reaches it is cut off."""
     seconds: Positive | None = None
     """For all turns. A synchronous client is not interrupted: time is checked between its calls."""
     otherwise: Otherwise = "answer"
@@ -56,8 +54,8 @@ class Settings:
             _ = self.named_task
         fresh = isinstance(self.dialogue, FreshTurns)
         require(
-            self.at_once == 1 or (fresh and self.max_tokens is None),
-            f"at_once={self.at_once} needs the dialogue FreshTurns, and no max_tokens",
+            self.at_once == 1 or fresh,
+            f"at_once={self.at_once} needs the dialogue FreshTurns",
         )
         require(
             self.dialogue.applied_rule(self.rule) == self.rule,
@@ -79,8 +77,6 @@ class Settings:
         departures = certificate.departures(
             self.rule, self.max_turns, drawing, self.without_accepted
         )
-        if self.max_tokens is not None:
-            departures.append(f"max_tokens={self.max_tokens}")
         if self.at_once > 1:  # short completions come first
             departures.append(f"at_once={self.at_once}")
         return departures

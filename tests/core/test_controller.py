@@ -113,15 +113,6 @@ def test_an_answer_that_no_turn_vouches_for(otherwise, outcome, answer):
     assert result.reason == "no turn was accepted by: CORRECT at confidence >= 0.85"
 
 
-def test_a_limit_on_all_tokens_shrinks_the_last_turn_and_ends_it():
-    script = Script([reply(DOUBT, 600), reply(SURE, 300, "length")])
-    result = Controller(script, "countdown", max_tokens=900).solve(QUESTION)
-    assert script.limits == [svr.get_task("countdown").max_completion_tokens, 300]
-    assert (result.accepted, result.reason) == (False, "limit of 900 tokens")
-    with pytest.raises(ValueError, match="count their tokens"):
-        Controller(Script([DOUBT]), "countdown", max_tokens=900).solve(QUESTION)
-
-
 def test_the_limit_of_seconds_holds_for_all_turns_together(monkeypatch):
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr("svr_lightning.control.controller.time", clock)
@@ -224,7 +215,6 @@ def certificate(folder: Path, **changes: Any) -> svr.Certificate:
     ("decoding", "settings", "departure"),
     [
         ({}, {"max_turns": 3}, "max_turns=3 instead of 4"),
-        ({}, {"max_tokens": 50}, "max_tokens=50"),
         ({"fresh_turns": False}, {"dialogue": FreshTurns(SelfVerifying())}, "fresh_turns=True ins"),
         ({"task": "gsm8k"}, {}, "task="),
         ({"task": ["countdown", "math"]}, {}, "task="),
@@ -285,7 +275,7 @@ def test_what_is_no_certificate_is_refused(tmp_path, changes):
 
 
 def test_options_out_of_range_are_refused():
-    for name in ("max_turns", "max_completion_tokens", "max_tokens", "seconds"):
+    for name in ("max_turns", "max_completion_tokens", "seconds"):
         with pytest.raises(ConfigError, match=f"{name}=0 must be a"):
             Controller(Script([]), "countdown", **{name: 0})
     with pytest.raises(ConfigError, match=r"max_turns=2\.5 must be int, got float"):
@@ -294,10 +284,3 @@ def test_options_out_of_range_are_refused():
         Controller(Script([]), "countdown", otherwise="escalate")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="must lie in"):
         Controller(Script([]), "countdown", rule=Confident(threshold=2.0))
-
-
-def test_a_second_model_gets_the_tokens_that_the_turns_left():
-    second = Script([reply("<answer>3*4</answer>")])
-    first = Script([reply("I do not know.", tokens=30)])
-    Controller(first, "countdown", max_turns=1, max_tokens=50, escalate=second).solve("?")
-    assert second.limits == [20]
