@@ -1,7 +1,6 @@
-"""A policy's stopping rule and its certificate: files that ``certify`` and exports write.
+"""The certificate of a stopping rule: a file that ``certify`` writes.
 
-``operating_point.json`` in a policy's folder holds its threshold, and all of a certificate if there
-is one.
+In a policy's folder it is ``operating_point.json``, and the policy then stops by its rule.
 """
 
 import hashlib
@@ -16,14 +15,12 @@ from msgspec import Meta, Struct, convert, field
 
 from svr_lightning.core.ranges import Count
 from svr_lightning.core.stopping import Confident, StopRule, rule_from_config
-from svr_lightning.errors import ConfigError, field_error, one_line, require
-from svr_lightning.files import to_json, write_json
+from svr_lightning.errors import ConfigError, field_error, require
+from svr_lightning.files import to_json
 
 OPERATING_POINT = "operating_point.json"
 SCHEMA_VERSION: Literal[2] = 2
 """Version of a certificate's file; another one is refused."""
-_OWN = "threshold"
-"""The field that an operating point has beside those of its certificate."""
 _SEAL = "sha256"
 """The field of a certificate's file with the digest of all others."""
 
@@ -109,7 +106,7 @@ class Certificate(Struct, frozen=True, kw_only=True):
     data: _Data = _Data()
     """What it was calibrated on."""
     id: str = ""
-    """The beginning of a SHA-256 of its content: the same of a file and of an operating point."""
+    """The beginning of a SHA-256 of its content."""
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "Certificate":
@@ -121,19 +118,13 @@ class Certificate(Struct, frozen=True, kw_only=True):
         path = Path(path)
         require(path.is_file(), f"{path}: no such file; give the certificate.json of certify")
         own = _content(path) or {}
-        applied, seal = own.pop(_OWN, None), own.pop(_SEAL, None)
+        seal = own.pop(_SEAL, None)
         digest = _content_digest(own)
         try:
             certificate = convert({**own, "id": digest[:16]}, cls)
         except ValueError as error:
             reason = f"is not a certificate of a threshold ({field_error(error, 'the file')})"
             raise ConfigError(f"{path}: {reason}; certify again or remove it") from error
-        certified = certificate.certified.threshold
-        require(
-            applied in (None, certified),
-            f"{path}: the threshold is {applied!r}, and {certified:g} is certified; certify again "
-            "or remove it",
-        )
         require(
             seal == digest,
             f"{path}: it is not as certify wrote it, whose digest is {seal}; certify again or "
@@ -147,7 +138,10 @@ class Certificate(Struct, frozen=True, kw_only=True):
     @property
     def rule(self) -> Confident:
         """The rule with the certified threshold."""
-        return _rule(self.options, self.certified.threshold)
+        options = {**self.options, "threshold": self.certified.threshold}
+        rule = rule_from_config({"stop": {"class_path": "Confident", "init_args": options}})
+        assert isinstance(rule, Confident)
+        return rule
 
     @property
     def promises(self) -> tuple[str, ...]:
@@ -204,32 +198,14 @@ class Certificate(Struct, frozen=True, kw_only=True):
         return self.weights is None or self.weights == weights_digest(folder)
 
 
-def read_operating_point(folder: str | os.PathLike[str]) -> Confident | Certificate | None:
-    """Where a policy's folder asks to stop, with a certificate if it has one; None if it does not.
+def read_operating_point(folder: str | os.PathLike[str]) -> Certificate | None:
+    """The certificate in a policy's folder; None if it has none.
 
     Raises:
-        ConfigError: if the file is there and holds neither a certificate nor a rule.
+        ConfigError: if the file is there and cannot be used.
     """
     path = Path(folder) / OPERATING_POINT
-    content = _content(path)
-    if content is None:
-        return None
-    if content.get("certified"):
-        return Certificate.read(path)
-    try:
-        return _rule(content.get("rule", {}), content[_OWN])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{path}: 'threshold' and 'rule' are not those of a stopping rule "
-            f"({one_line(error.__cause__ or repr(error))}); certify again or remove the file"
-        ) from error
-
-
-def _rule(options: Mapping[str, Any], threshold: Any) -> Confident:
-    options = {**options, "threshold": threshold}
-    rule = rule_from_config({"stop": {"class_path": "Confident", "init_args": options}})
-    assert isinstance(rule, Confident)
-    return rule
+    return Certificate.read(path) if (_content(path) or {}).get("certified") else None
 
 
 def weights_digest(folder: str | os.PathLike[str]) -> str | None:
@@ -251,21 +227,3 @@ def _content(path: Path) -> dict[str, Any] | None:
             f"{path}: cannot be read ({error}); certify again or remove it"
         ) from error
     return content if isinstance(content, dict) else {}
-
-
-def write_operating_point(
-    folder: str | os.PathLike[str], threshold: float, details: Mapping[str, Any]
-) -> Path:
-    """Write the threshold into a policy's folder, whole or not at all; returns the file.
-
-    ``details`` are a certificate, or only for readers; their ``rule`` has its other options.
-
-    Raises:
-        ConfigError: if the folder is not there or the threshold is none.
-    """
-    path = Path(folder) / OPERATING_POINT
-    there = path.parent.is_dir()
-    require(there, f"{folder}: no such folder; an operating point belongs to a policy's")
-    Confident(**{**details.get("rule", {}), "threshold": threshold})  # refuses
-    write_json(path, {_OWN: threshold, **details})
-    return path

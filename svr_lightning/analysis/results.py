@@ -17,7 +17,7 @@ import numpy as np
 
 import svr_lightning
 from svr_lightning.analysis.metrics import measure_all
-from svr_lightning.analysis.operating_point import Certificate, read_operating_point
+from svr_lightning.analysis.operating_point import read_operating_point
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.table import TurnTable, turn_tables
 from svr_lightning.core.stopping import StopRule, is_own, rule_from_config
@@ -105,9 +105,7 @@ class Evaluation:
         """Says that its policy's certificate was calibrated on some of its problems."""
         path = setting(self.config, "model", "policy", "path")
         certificate = read_operating_point(path) if isinstance(path, str) else None
-        if not isinstance(certificate, Certificate):
-            return None
-        return certificate.calibration_note(self.names)
+        return None if certificate is None else certificate.calibration_note(self.names)
 
     @property
     def how_to_have_all_turns(self) -> str:

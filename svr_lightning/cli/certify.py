@@ -42,6 +42,7 @@ from svr_lightning.analysis.certificates import (
 from svr_lightning.analysis.intervals import split_clusters
 from svr_lightning.analysis.logs import read_recording
 from svr_lightning.analysis.operating_point import (
+    OPERATING_POINT,
     SCHEMA_VERSION,
     Certificate,
     Name,
@@ -49,7 +50,6 @@ from svr_lightning.analysis.operating_point import (
     problem_digests,
     sealed,
     weights_digest,
-    write_operating_point,
 )
 from svr_lightning.analysis.repeats import independence_notes
 from svr_lightning.analysis.replay import THRESHOLDS, MissingTurnsError, Tables
@@ -234,9 +234,10 @@ def _certify(
         measured=measured,
     )
     files = [(options.out or recorded.samples.parent / "certify") / "certificate.json"]
-    write_json(files[0], certificate)
     if choice is not None and policy is not None and not broken:
-        files.append(write_operating_point(policy, choice.threshold, certificate))
+        files.append(policy / OPERATING_POINT)
+    for file in files:
+        write_json(file, certificate)
     say(*(f"note: {note}" for note in notes))
     if broken:
         say(f"broken there: {', '.join(broken)}. Do not use it: new problems may be harder")

@@ -205,7 +205,7 @@ def make_settings(options: argparse.Namespace) -> Settings:
 
 def _rule(options: argparse.Namespace) -> tuple[StopRule, Certificate | None]:
     """The rule of the options, of the certificate, or of the policy's folder; the certificate."""
-    found: Certificate | Confident | None = None
+    found = None
     if options.certificate is not None:
         found = Certificate.read(options.certificate)
         require(
@@ -217,11 +217,12 @@ def _rule(options: argparse.Namespace) -> tuple[StopRule, Certificate | None]:
         return Confident(threshold=options.threshold), None
     elif options.policy is not None:
         found = read_operating_point(options.policy)
-    if not isinstance(found, Certificate) or options.max_turns is not None:
-        rule = found.rule if isinstance(found, Certificate) else found or Confident()
-        if found is not None:
-            print(f"{options.policy}/{OPERATING_POINT}: stops at {rule}, without a certificate")
-        return rule, None
+    if found is None:
+        return Confident(), None
+    if options.max_turns is not None:
+        file = f"{options.policy}/{OPERATING_POINT}"
+        print(f"{file}: stops at {found.rule}, and promises nothing for --max-turns")
+        return found.rule, None
     drawn = {"chat_template_kwargs": options.chat_template_kwargs}
     other = found.departures(found.rule, found.max_turns, drawn)
     require(not other, f"the certificate promises nothing for {', '.join(other)}")

@@ -38,8 +38,8 @@ class EvaluationConfig:
     max_turns: Count = 10
     """T_max, the most turns of a trajectory."""
     stop: StopRule | None = None
-    """When a trajectory ends, by class path: see docs/stopping.md. None takes the paper's rule with
-    the threshold in the policy's folder (``operating_point.json``), and without one with 0.85."""
+    """When a trajectory ends, by class path: see docs/stopping.md. None takes the rule of the
+    certificate in the policy's folder (``operating_point.json``), and without one the paper's."""
     adaptive: bool = True
     """False runs every turn and returns the last one, so that any rule can be replayed."""
     fresh_turns: bool = False

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule
 
-from svr_lightning.analysis.operating_point import Certificate
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Engine
@@ -177,8 +176,8 @@ class PolicyModule(LightningModule):
     def applied_evaluation(self) -> EvaluationConfig:
         """The configured evaluation, with the stopping rule that applies.
 
-        This is the configured one, else the policy's own, else the paper's.
+        This is the configured one, else the certified one, else the paper's.
         """
-        point = operating_point(self)
-        rule = point.rule if isinstance(point, Certificate) else point
-        return replace(self.evaluation, stop=self.evaluation.stop or rule or Confident())
+        certificate = operating_point(self)
+        rule = Confident() if certificate is None else certificate.rule
+        return replace(self.evaluation, stop=self.evaluation.stop or rule)

@@ -1,14 +1,11 @@
 """The policy as a folder that ``from_pretrained`` loads, with a model card."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from svr_lightning import __version__
-from svr_lightning.analysis.operating_point import write_operating_point
 from svr_lightning.core.metrics import DEFINITIONS
-from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Problem
 from svr_lightning.display import interval
 from svr_lightning.files import write_json
@@ -22,16 +19,6 @@ def export_policy(pl_module: Any, root: Path) -> Path:
     """Save the module's policy under ``root/policy`` and return that folder."""
     folder = root / "policy"
     pl_module.actor.export(folder, pl_module.sampling.max_completion_tokens)
-    rule = pl_module.applied_evaluation.resolve(pl_module.recipe).rule
-    if isinstance(rule, Confident):
-        # Without the certificate that the folder may have had: it was for other weights.
-        usual = Confident(threshold=rule.threshold)
-        options = {k: v for k, v in asdict(rule).items() if v != getattr(usual, k)}
-        details = {
-            "max_turns": pl_module.evaluation.max_turns,
-            **({"rule": options} if options else {}),
-        }
-        write_operating_point(folder, rule.threshold, details)
     if pl_module.run_config:
         write_json(folder / SETTINGS, _settings(pl_module.run_config))
     (folder / "README.md").write_text(model_card(pl_module), encoding="utf-8")

@@ -17,7 +17,7 @@ from svr_lightning.analysis.operating_point import (
     read_operating_point,
 )
 from svr_lightning.analysis.results import certified_settings, package_versions
-from svr_lightning.core.stopping import Confident, rule_as_config
+from svr_lightning.core.stopping import rule_as_config
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.policy.policy import RemotePolicy
@@ -61,7 +61,7 @@ def new_evaluator(
     )
 
 
-def operating_point(module: "PolicyModule") -> Confident | Certificate | None:
+def operating_point(module: "PolicyModule") -> Certificate | None:
     """The certificate in the policy's folder; None without one, and for a server."""
     if isinstance(module.actor, RemotePolicy):
         return None
@@ -79,10 +79,7 @@ def report_operating_point(module: "PolicyModule", stage: str) -> None:
     text = f"stops at {rule}, the operating point of {file}"
     if not module.evaluation.adaptive:
         text = f"records every turn; replays stop at {rule}, the operating point of {file}"
-    promises = certificate.promises if isinstance(certificate, Certificate) else ()
-    rank_zero_info("; ".join([text, *promises]))
-    if not isinstance(certificate, Certificate):
-        return
+    rank_zero_info("; ".join([text, *certificate.promises]))
     protocol = module.applied_evaluation.resolve(module.recipe)
     settings = {
         "model": {"evaluation": asdict(module.evaluation), "policy": asdict(module.policy_config)},

@@ -79,7 +79,7 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written_where_predict_
     assert isinstance(own, Certificate)
     assert own.rule == Confident(threshold=0.99)
     written = json.loads((policy / "operating_point.json").read_text())
-    assert written == {"threshold": 0.99, **content}
+    assert written == content
     assert content["promises"] == [{"name": "pse", "limit": 0.1, "bound": 1.0}]
     assert content["confidence"] == 0.9
     assert content["rule"] == {"score": "confidence", "needs_correct": True}

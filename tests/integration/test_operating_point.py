@@ -1,4 +1,4 @@
-"""The threshold in a policy's folder: read, written, and used where a configuration names none."""
+"""The certificate in a policy's folder: read, and used where a configuration names no rule."""
 
 import json
 import shutil
@@ -14,7 +14,6 @@ from svr_lightning.analysis.operating_point import (
     read_operating_point,
     sealed,
     weights_digest,
-    write_operating_point,
 )
 from svr_lightning.analysis.results import certified_settings
 from svr_lightning.cli import serve
@@ -33,33 +32,20 @@ from tests.commands import TINY, embedded, flags, jsonl, refused, screen
 from tests.scripted import TOKENIZER
 
 
-def test_what_is_written_is_read_and_its_details_are_kept(tmp_path):
-    assert read_operating_point(tmp_path) is None
-    assert read_operating_point("embedded:countdown-tiny") is None
-    path = write_operating_point(tmp_path, 0.9, {"pse": 0.1})
-    assert json.loads(path.read_text()) == {"threshold": 0.9, "pse": 0.1}
-    assert read_operating_point(tmp_path) == Confident(threshold=0.9)
-    assert [file.name for file in tmp_path.iterdir()] == ["operating_point.json"]
-
-
-@pytest.mark.parametrize("wrong", [1.5, -0.1, float("nan")])
-def test_a_threshold_that_is_none_is_not_written(tmp_path, wrong):
-    with pytest.raises(ConfigError, match="threshold"):
-        write_operating_point(tmp_path, wrong, {})
-    with pytest.raises(ConfigError, match="no such folder"):
-        write_operating_point(tmp_path / "nowhere", 0.9, {})
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
-    "text",
-    ["[" * 10**5, "[0.9]", '{"threshold": NaN}', '{"certified": {"\\ud800": 1}}'],
-    ids=lambda text: text[:20],
+    "text", ["[" * 10**5, '{"certified": {"\\ud800": 1}}'], ids=["deep", "key"]
 )
-def test_a_file_that_holds_no_threshold_is_named(tmp_path, text):
+def test_a_file_that_cannot_be_read_is_named(tmp_path, text):
     (tmp_path / "operating_point.json").write_text(text)
     with pytest.raises(ConfigError, match=r"operating_point\.json: "):
         read_operating_point(tmp_path)
+
+
+def test_a_folder_without_a_certificate_has_none(tmp_path):
+    assert read_operating_point(tmp_path) is None
+    assert read_operating_point("embedded:countdown-tiny") is None
+    (tmp_path / "operating_point.json").write_text('{"threshold": 0.5}')
+    assert read_operating_point(tmp_path) is None
 
 
 def written(folder: Path, **changes: Any) -> Certificate:
@@ -70,9 +56,9 @@ def written(folder: Path, **changes: Any) -> Certificate:
         **{"promises": [{"name": "pse", "limit": 0.1}], "confidence": 0.9, "max_turns": 10},
         **changes,
     }
-    write_operating_point(folder, content["certified"]["threshold"], sealed(**content))
+    (folder / "operating_point.json").write_text(json.dumps(sealed(**content)))
     found = read_operating_point(folder)
-    assert isinstance(found, Certificate)
+    assert found is not None
     return found
 
 
@@ -88,18 +74,6 @@ def test_a_certificate_brings_its_whole_rule_and_names_other_settings(tmp_path):
         "temperature=0.6 instead of 0.0",
         "max_turns=3 instead of 10",
     ]
-    # An export says where it stops, and promises nothing.
-    write_operating_point(tmp_path, 0.85, {"max_turns": 10})
-    assert read_operating_point(tmp_path) == Confident()
-
-
-def test_a_certificate_has_the_same_name_in_its_file_and_in_a_policys_folder(tmp_path):
-    found = written(tmp_path)
-    content = json.loads((tmp_path / "operating_point.json").read_text())
-    del content["threshold"]
-    alone = tmp_path / "certificate.json"
-    alone.write_text(json.dumps(content, indent=2))
-    assert Certificate.read(alone).id == found.id
 
 
 @pytest.mark.parametrize(
@@ -107,9 +81,9 @@ def test_a_certificate_has_the_same_name_in_its_file_and_in_a_policys_folder(tmp
     [
         {"confidence": 0.99},
         {"rule": {"score": "confidence"}},
-        {"threshold": 0.5, "certified": {"threshold": 0.5}},
+        {"certified": {"threshold": 0.5}},
         {"max_turns": 3, "sha256": "0" * 64},
-        {"threshold": 0.5},
+        {"note": 1},
     ],
     ids=str,
 )
@@ -157,14 +131,10 @@ def test_a_certificate_is_for_its_own_weights(tmp_path):
     assert weights_digest(tmp_path / "nowhere") is None
 
 
-def policy(folder: Path, threshold: Any) -> PolicyConfig:
-    (folder / "operating_point.json").write_text(json.dumps({"threshold": threshold}))
-    return PolicyConfig(path=str(folder))
-
-
 def test_a_configured_threshold_wins_then_the_policys_then_the_papers(tmp_path):
-    own = policy(tmp_path, 0.7)
-    assert SVRModule(policy=own).applied_evaluation.stop == Confident(threshold=0.7)
+    rule = written(tmp_path, certified={"threshold": 0.7}).rule
+    own = PolicyConfig(path=str(tmp_path))
+    assert SVRModule(policy=own).applied_evaluation.stop == rule
     configured = EvaluationConfig(stop=Confident(threshold=0.6))
     assert SVRModule(policy=own, evaluation=configured).applied_evaluation.stop == configured.stop
     assert SVRModule().applied_evaluation.stop == Confident()
@@ -172,7 +142,7 @@ def test_a_configured_threshold_wins_then_the_policys_then_the_papers(tmp_path):
     quoted.run_config = {"seed_everything": 1, "model": {"evaluation": {"stop": None}}}
     evaluation = quoted_config(quoted)["model"]["evaluation"]
     assert evaluation["stop"]["class_path"] == "svr_lightning.core.stopping.Confident"
-    assert rule_from_config(evaluation) == Confident(threshold=0.7)
+    assert rule_from_config(evaluation) == rule
     assert quoted.run_config["model"]["evaluation"] == {"stop": None}
 
 
@@ -191,27 +161,21 @@ def test_results_quote_the_rule_that_the_recipe_makes_of_the_configured_one():
 def test_a_faulty_file_ends_the_command_before_the_policy_is_loaded(tmp_path, capsys):
     folder = tmp_path / "tuned"
     shutil.copytree(TOKENIZER.name_or_path, folder)
-    policy(folder, 7)
+    (folder / "operating_point.json").write_text('{"certified": {"threshold": 7}}')
     settings = {"model.policy.path": folder, "question": "1 2 = 3"}
     line = refused(
         capsys, "predict", *TINY, *flags(settings), "--trainer.default_root_dir", tmp_path / "run"
     )
-    assert "(threshold=7 must lie in [0, 1]; the paper's is 0.85); certify again or remove" in line
+    assert "is not a certificate of a threshold" in line
+    assert line.endswith("certify again or remove it")
 
 
-@pytest.mark.parametrize("certified", [True, False])
-def test_serve_keeps_a_policys_own_threshold_under_another_number_of_turns(
-    tmp_path, certified, capsys
-):
-    rule = Confident(threshold=0.97)
-    if certified:
-        rule = written(tmp_path).rule
-    else:
-        write_operating_point(tmp_path, rule.threshold, {})
+def test_serve_keeps_a_certified_threshold_under_another_number_of_turns(tmp_path, capsys):
+    rule = written(tmp_path).rule
     options = ["--task", "countdown", "--policy", str(tmp_path), "--max-turns", "3"]
     controller = serve.make_settings(parser_of("serve").parse_args(options))
     assert (controller.rule, controller.max_turns, controller.certificate) == (rule, 3, None)
-    line = f"operating_point.json: stops at {rule}, without a certificate"
+    line = f"operating_point.json: stops at {rule}, and promises nothing for --max-turns"
     assert line in capsys.readouterr().out
 
 
