@@ -9,7 +9,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from svr_lightning.core.ranges import WholeNumber, check_arguments
 from svr_lightning.display import Line, print_turn, say
-from svr_lightning.recipes.base import Group
+from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.training.logs import gather_lists
 
 SCHEMA_VERSION = 1
@@ -50,9 +50,9 @@ class RolloutLog(Callback):
         """Log a rollout before it is trained on, under the step that it leads to."""
         groups: list[Group] = batch.groups
         step = trainer.global_step + 1
-        uses_labels = pl_module.recipe.uses_labels
+        recipe: Recipe = pl_module.recipe
         lines = gather_lists(
-            [line for group in groups for line in group_lines(group, step, uses_labels=uses_labels)]
+            [line for group in groups for line in group_lines(group, step, recipe)]
         )
         if not trainer.is_global_zero:
             return
@@ -61,15 +61,19 @@ class RolloutLog(Callback):
         self._bytes = _path(trainer).stat().st_size
         if self.every and self._is_due(step, pl_module.updates_per_rollout):
             with Line.external_write_mode():
-                print_extremes(groups, step, uses_labels=uses_labels)
+                print_extremes(groups, step, recipe)
 
     def _is_due(self, step: int, updates: int) -> bool:
         """Whether a multiple of ``every`` is among the optimizer steps of a rollout."""
         return (step + updates - 1) // self.every > (step - 1) // self.every
 
 
-def group_lines(group: Group, step: int, *, uses_labels: bool = False) -> list[dict[str, Any]]:
-    """One line per trajectory of a group, marked where its prompts showed labels."""
+def group_lines(group: Group, step: int, recipe: Recipe) -> list[dict[str, Any]]:
+    """One line per trajectory of a group, marked where its prompts showed labels.
+
+    A turn that is feedback has no label.
+    """
+    answers = recipe.dialogue.answers
     return [
         {
             "schema_version": SCHEMA_VERSION,
@@ -78,13 +82,14 @@ def group_lines(group: Group, step: int, *, uses_labels: bool = False) -> list[d
             "question": group.problem.question,
             "sample": trajectory.sample,
             **({} if trajectory.parent is None else {"parent": trajectory.parent}),
-            **({"privileged": True} if uses_labels else {}),
+            **({"privileged": True} if recipe.uses_labels else {}),
             "return": group.returns[index],
             "turns": [
                 {
                     "turn": turn.index,
                     "text": turn.completion.text,
-                    "correct": scored.correct,
+                    "correct": scored.correct if answers(turn.index) else None,
+                    **({} if answers(turn.index) else {"feedback": True}),
                     "verdict": turn.check.verdict.value if turn.check else None,
                     "confidence": turn.check.confidence if turn.check else None,
                     "truncated": turn.completion.truncated,
@@ -100,21 +105,22 @@ def group_lines(group: Group, step: int, *, uses_labels: bool = False) -> list[d
     ]
 
 
-def print_extremes(groups: list[Group], step: int, *, uses_labels: bool = False) -> None:
+def print_extremes(groups: list[Group], step: int, recipe: Recipe) -> None:
     """Print the trajectory with the highest return and the one with the lowest."""
+    answers = recipe.dialogue.answers
     ranked = sorted(
         ((r, group, i) for group in groups for i, r in enumerate(group.returns)),
         key=lambda entry: entry[0],
     )
     for name, (value, group, index) in (("best", ranked[-1]), ("worst", ranked[0])):
         title = f"step {step}  {name}  {group.problem.id}  R={value:+.2f}"
-        title += "  privileged: labels in prompts" if uses_labels else ""
+        title += "  privileged: labels in prompts" if recipe.uses_labels else ""
         say(title, style="bold underline")
         say(group.problem.question, style="italic")
         trajectory = group.trajectories[index]
         for turn, scored in zip(trajectory.turns, group.scored[index], strict=True):
-            note = f"y={int(scored.correct)}  {scored.completion_tokens} tokens"
-            print_turn(turn, note, lines=6)
+            label = f"y={int(scored.correct)}" if answers(turn.index) else "feedback"
+            print_turn(turn, f"{label}  {scored.completion_tokens} tokens", lines=6)
 
 
 def _path(trainer: Trainer) -> Path:

@@ -43,7 +43,7 @@ def test_a_terminal_is_shown_no_control_character_and_no_markup_is_obeyed(text, 
     one = found.trajectories[0]
     TurnPrinter(name_problems=True)(one.problem, one.turns[0])
     print_outcome(trajectory_record(one, "toy"), Confident())
-    print_extremes([found], step=1)
+    print_extremes([found], 1, SVR())
     shown = capsys.readouterr().out
     assert all(character == "\n" or character.isprintable() for character in shown)
     for piece in ("[bold]x[/nope]", "[link=file:///etc/passwd]y", "=1+1"):
