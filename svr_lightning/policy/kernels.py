@@ -1,6 +1,7 @@
 """The kernels that a model computes with."""
 
 import functools
+import inspect
 import os
 import sys
 from importlib.metadata import version
@@ -64,19 +65,26 @@ def _compute_in_torch(model: Any) -> None:
     """
     for module in {sys.modules[type(layer).__module__] for layer in model.modules()}:
         for name, function in list(vars(module).items()):
+            bound = inspect.unwrap(function, stop=_where_from)
             # Within its wrappers stands the same computation in torch.
-            binding = getattr(function, "__globals__", {}).get("__name__")
-            if binding == hub_kernels.__name__ and hasattr(function, "__wrapped__"):
+            if _where_from(bound) == hub_kernels.__name__ and hasattr(bound, "__wrapped__"):
                 setattr(module, name, _kernel_on_cuda(function))
 
 
+def _where_from(function: Any) -> str | None:
+    """The module of a function if it is transformers' for kernels or this one, else None."""
+    module = getattr(function, "__globals__", {}).get("__name__")
+    return module if module in (hub_kernels.__name__, __name__) else None
+
+
 def _kernel_on_cuda(kernel: Any) -> Any:
-    """A function that calls ``kernel`` for a tensor on a GPU, else what it stands for in torch."""
+    """A function that calls ``kernel`` for tensors on a GPU, else what it stands for in torch."""
 
     @functools.wraps(kernel)
-    def compute(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        function = kernel if tensor.is_cuda else kernel.__wrapped__
-        return function(tensor, *args, **kwargs)
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        tensors = (one for one in (*args, *kwargs.values()) if isinstance(one, Tensor))
+        on_cuda = any(tensor.is_cuda for tensor in tensors)
+        return (kernel if on_cuda else inspect.unwrap(kernel))(*args, **kwargs)
 
     return compute
 

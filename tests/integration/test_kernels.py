@@ -4,9 +4,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 import torch
+from transformers.integrations.hub_kernels import use_kernel_func_from_hub_with_fallback
 
 from svr_lightning.errors import ConfigError
 from svr_lightning.policy import kernels
@@ -60,6 +63,30 @@ def test_on_a_cpu_a_hybrid_computes_the_same_with_and_without_kernels_for_a_gpu(
     allowed = len(found.flatten()) * of_logprobs(alone, found[0])
     expected = pytest.approx(found.double().sum().item(), abs=allowed)
     assert float(beside.stdout) == expected, beside.stderr
+
+
+def on_gpu_only(*_: Any, **__: Any) -> NoReturn:
+    raise RuntimeError("0 active drivers ([])")
+
+
+class Layer(torch.nn.Module):
+    """A layer that computes with a function of this module."""
+
+
+@pytest.mark.parametrize("wrappers", [0, 1, 2])
+def test_a_kernel_that_others_wrap_computes_in_torch_on_a_cpu_also_by_keyword(
+    wrappers, monkeypatch
+):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setitem(sys.modules, "gpu_package", SimpleNamespace(double=on_gpu_only))
+    bound = use_kernel_func_from_hub_with_fallback("double", "gpu_package")(lambda x: 2 * x)
+    for _ in range(wrappers):
+        bound = torch.compiler.disable(bound)
+    monkeypatch.setattr(sys.modules[__name__], "double", bound, raising=False)
+    for _ in range(2):
+        use_kernels(Layer(), "cpu")
+    double = sys.modules[__name__].double
+    assert double(torch.tensor(3.0)) == double(x=torch.tensor(3.0)) == 6
 
 
 @pytest.mark.parametrize("chosen", [None, "2"])
