@@ -43,9 +43,11 @@ def program() -> str:
 def error_line(message: str) -> str:
     """What a command prints on standard error about a fault that the user can fix.
 
-    A word that no screen has room for, such as a path of 50,000 characters, is cut to its ends.
+    What no screen has room for is cut to its ends: a word, such as a path of 50,000 characters, and
+    a message that shows a value of many words.
     """
     shown = re.sub(r"(\S{99})\S{300,}(\S{99})", r"\1...\2", printable(message))
+    shown = re.sub("^(.{1000}).{700,}(.{300})$", r"\1...\2", shown)
     return f"{program()}: error: {shown}"
 
 

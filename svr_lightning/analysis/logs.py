@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from svr_lightning.analysis.records import MAX_COUNT
 from svr_lightning.analysis.results import Evaluation, read_evaluation, read_samples_file
 from svr_lightning.analysis.table import RecordedProblem, TurnTable, turn_table
 from svr_lightning.core.metrics import VERDICT_CODES
+from svr_lightning.core.ranges import MAX_COUNT
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import NO_SCORES, Verdict
 from svr_lightning.errors import ConfigError, one_line, require

@@ -9,13 +9,12 @@ from typing import Annotated, Any
 
 from msgspec import Meta, convert
 
+from svr_lightning.core.ranges import MAX_COUNT
 from svr_lightning.core.types import Problem, StopSignals, TokenScores, Verdict
 from svr_lightning.errors import field_error
 from svr_lightning.files import to_json
 
 SCHEMA_VERSION = 2
-MAX_COUNT = 2**31 - 1
-"""No token count or turn number is larger, so that sums of them fit 64 bits."""
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 Nats = Annotated[float, Meta(gt=-1e308, le=0)]

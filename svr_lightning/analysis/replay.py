@@ -27,6 +27,7 @@ from svr_lightning.analysis.table import (
     from_turn_0,
 )
 from svr_lightning.core.metrics import VERDICT_CODES
+from svr_lightning.core.ranges import MAX_COUNT
 from svr_lightning.core.stopping import (
     Confident,
     FixedTurns,
@@ -61,9 +62,10 @@ def replay(table: TurnTable, rule: AnyRule | None, max_turns: int) -> TurnTable:
 
     Raises:
         MissingTurnsError: naming the problem, if no turn stops before its turns end.
-        ConfigError: if ``max_turns`` is below 1.
+        ConfigError: if ``max_turns`` is below 1 or above any count.
     """
-    require(max_turns > 0, f"max_turns={max_turns} must be at least one turn")
+    possible = 0 < max_turns <= MAX_COUNT
+    require(possible, f"max_turns={max_turns} must be at least one turn, at most {MAX_COUNT}")
     stops, turn = _judged(table, rule, max_turns)
     rows = np.arange(len(table.ids))
     accepts = stops

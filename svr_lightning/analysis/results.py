@@ -163,6 +163,7 @@ def read_samples_file(samples: Path) -> Evaluation:
     results = samples.parent / RESULTS
     try:
         content = json.loads(results.read_bytes()) if results.is_file() else {}
+        to_json(content)  # a certificate quotes it, which takes more levels than reading
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"{results}: cannot be read as results ({error}); correct or remove it"
@@ -338,11 +339,11 @@ class Journal:
         """The record of each finished problem, by data set and problem id."""
         path.parent.mkdir(parents=True, exist_ok=True)
         head = json.dumps({"fingerprint": fingerprint}).encode() + b"\n"
-        first, *lines = path.read_bytes().splitlines(keepends=True) if path.exists() else [b""]
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
         whole = 0
-        if first == head:
+        if lines[:1] == [head]:
             whole = len(head)
-            for line in lines:
+            for line in lines[1:]:
                 try:
                     record = SampleRecord.from_json(json.loads(line))
                 except (ValueError, RecursionError):

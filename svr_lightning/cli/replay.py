@@ -16,7 +16,6 @@ go to the answer that was sampled first, and answers that cannot be read do not 
 """
 
 import argparse
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from svr_lightning.analysis.results import setting
 from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.analysis.voting import VOTES, vote
 from svr_lightning.core.metrics import DEFINITIONS
+from svr_lightning.core.ranges import MAX_COUNT
 from svr_lightning.display import interval, print_table, say, short
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import write_json
@@ -48,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Replay, write, print."""
-    known = options.budget is None or 0 < options.budget < math.inf
-    require(known, "--budget must be a number of tokens above 0")
+    known = options.budget is None or 0 < options.budget <= MAX_COUNT
+    require(known, f"--budget must be a number of tokens above 0, at most {MAX_COUNT}")
     recorded = read_recording(options.evaluation, options.columns)
     tables, rule, max_turns = recorded.tables, recorded.rule, recorded.max_turns
     privileged = setting(recorded.config, "protocol", "privileged") is True

@@ -38,7 +38,9 @@ _BOUND = re.compile(r"Expected `\w+` (?P<sign>[<>]=?) (?P<limit>[-0-9.]+)")
 _WORDS = {">=": "at least", ">": "above", "<=": "at most", "<": "below"}
 
 Coefficient = Annotated[float, Meta(ge=-1e6, le=1e6)]
-Count = Annotated[int, Meta(ge=1)]
+MAX_COUNT = 2**31 - 1
+"""No count is larger, so that sums of them fit 64 bits."""
+Count = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 Endless = Annotated[float, Meta(gt=0)]
 """A limit that may be infinite: it then limits nothing."""
 NotNegative = Annotated[float, Meta(ge=0, le=1e9)]

@@ -69,6 +69,7 @@ def refusal(kind: Any, **values: Any) -> str:
     ("values", "message"),
     [
         ({"count": 0}, "count=0 must be at least 1"),
+        ({"count": 2**31}, "count=2147483648 must be at most 2.14748e+09"),
         ({"count": math.nan}, "count=nan must be int, got float"),
         ({"count": "3"}, "count='3' must be int, got str"),
         ({"count": 2.5}, "count=2.5 must be int, got float"),

@@ -229,6 +229,7 @@ def test_the_plan_says_how_many_labels_a_promise_needs(capsys):
         (["--thresholds", "nan"], "--thresholds: nan must be a number"),
         (["--write", "/no/policy"], "--write: /no/policy: no such folder"),
         (["--max-turns", "0"], "max_turns=0 must be at least one turn"),
+        (["--max-turns", "9" * 30], "must be at least one turn, at most 2147483647"),
         (["--max-tokens", "900"], "--max-tokens needs --token-bound"),
         (
             ["--max-tokens", "9", "--token-bound", "99"],

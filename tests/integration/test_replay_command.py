@@ -64,6 +64,7 @@ def test_the_texts_of_a_problem_that_was_read_leave_memory(tmp_path, command):
     ("options", "message"),
     [
         (["--budget", "0"], "--budget must be a number of tokens above 0"),
+        (["--budget", "1e308"], "--budget must be a number of tokens above 0, at most 2147483647"),
         (["--out", __file__], f"{__file__} is a file"),
     ],
 )
@@ -75,6 +76,8 @@ def test_recordings_that_cannot_be_used_are_named(tmp_path, capsys):
     old = save(tmp_path / "old", uncensored(), {"model": {"evaluation": {"gate": "verdict"}}})
     cut = save(tmp_path / "cut", adaptive())
     none = save(tmp_path / "none", [])
+    deep = save(tmp_path / "deep", uncensored(), {"levels": json.loads("[" * 600 + "]" * 600)})
+    shown = save(tmp_path / "shown", [{**uncensored()[0], "schema_version": {"a": ["b"] * 999}}])
     listed = save(tmp_path / "listed", uncensored())
     (listed / "results.json").write_text("[]")  # of which the rule of the run is not known
     for file, message in (
@@ -83,8 +86,12 @@ def test_recordings_that_cannot_be_used_are_named(tmp_path, capsys):
         (listed, "results.json: holds a list or a value instead of results"),
         (old, "results.json: model.evaluation.gate: settings of version 0.1; evaluate again"),
         (cut, "record every turn with --record"),
+        (deep, "results.json: cannot be read as results (maximum recursion depth exceeded"),
+        (shown, "samples.jsonl:1: schema_version {'a': ['b', 'b', "),
     ):
-        assert message in refused(capsys, "replay", file)
+        line = refused(capsys, "replay", file)
+        assert message in line
+        assert len(line) < 2000
 
 
 FRESH = {"model": {"evaluation": {"fresh_turns": True}}}
