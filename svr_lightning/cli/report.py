@@ -13,17 +13,14 @@ the numbers of each figure.
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-from rich.text import Text
-
-from svr_lightning.display import plain
+from svr_lightning.display import say
 from svr_lightning.files import write_file, write_json
 from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import all_figures
 from svr_lightning.report.formats import tables_md, tables_tex
 from svr_lightning.report.page import page
 from svr_lightning.report.runs import read_methods
-from svr_lightning.report.tables import all_tables, headlines
+from svr_lightning.report.tables import all_tables
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,10 +45,6 @@ def run(options: argparse.Namespace) -> int:
     write_file(out / "index.html", [page(methods, drawn, notes, tables)])
     write_file(out / "tables.tex", [tables_tex(tables)])
     write_file(out / "tables.md", [tables_md(tables)])
-    console = Console()
-    for line in headlines(methods):
-        console.print(Text(plain(line)))
-    for note in notes:
-        console.print(Text(plain(note), style="grey50"))
-    console.print(Text(f"{out / 'index.html'}: {len(figures)} figures, {len(tables)} tables"))
+    say(*notes, style="grey50")
+    say(f"{out / 'index.html'}: {len(figures)} figures, {len(tables)} tables")
     return 0

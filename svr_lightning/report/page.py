@@ -7,7 +7,7 @@ from svr_lightning.display import plain, short
 from svr_lightning.report.figures import Plot
 from svr_lightning.report.formats import templates
 from svr_lightning.report.runs import Method
-from svr_lightning.report.tables import Table, headlines
+from svr_lightning.report.tables import Table
 
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
@@ -31,7 +31,6 @@ def page(
         templates(plain)
         .get_template("page.html")
         .render(
-            headlines=headlines(methods),
             notes=notes,
             policy=POLICY,
             methods=methods,

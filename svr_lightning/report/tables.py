@@ -54,27 +54,6 @@ def all_tables(methods: Sequence[Method]) -> list[Table]:
     return tables
 
 
-def headlines(methods: Sequence[Method]) -> list[str]:
-    """Accuracy and tokens of each method on each data set, one line each.
-
-    Beside them stand all turns of the same policy, if they were recorded. Where the paper's
-    averages can be formed they stand for their data sets.
-    """
-    lines: dict[str, list[str]] = {}
-    for method in methods:
-        run = method.runs[0]
-        for part, names in groups(run.tables).items():
-            accuracy, tokens = (method.summary(part, metric).mean or 0.0 for metric in _COST)
-            line = f"{part}, {method.name}: {accuracy:.3f} accuracy at {tokens:,.0f} tokens"
-            if method.budgets and run.stops:
-                fixed = method.budgets[-1]
-                accuracy, tokens = (fixed(part, metric).mean or 0.0 for metric in _COST)
-                line += f", {accuracy:.3f} at {tokens:,.0f} with {len(method.budgets)} fixed turns"
-            problems = sum(len(run.tables[name].ids) for name in names)
-            lines.setdefault(part, []).append(f"{line} ({problems:,} problems)")
-    return [line for some in lines.values() for line in some]
-
-
 def _accuracies(methods: Sequence[Method]) -> dict[str, tuple[str, str]]:
     """Accuracy on every data set and average."""
     return {part: (part, "accuracy") for part in columns_of(data_sets(methods))}
