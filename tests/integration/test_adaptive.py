@@ -58,17 +58,6 @@ def opinionated(name: str, _sample: int, turn: int) -> list[int]:
     return words(says("8+4-2", *OPINIONS[name][turn - 1]))
 
 
-def test_adaptive_inference_stops_at_the_first_open_gate_and_runs_to_the_end_otherwise():
-    records = adaptive(at_places(opinionated))
-    columns = ("id", "returned_turn", "stopped_early", "accepted")
-    assert [tuple(record[name] for name in columns) for record in records] == [
-        ("a", 3, True, True),
-        ("b", 4, False, False),
-        ("c", 4, False, True),  # its gate opens at T_max itself, which is not early
-    ]
-    assert [len(record["turns"]) for record in records] == [3, 4, 4]
-
-
 def test_a_record_holds_what_the_samples_file_promises():
     seen = []
     records = adaptive(

@@ -23,35 +23,6 @@ from tests.chat_server import completion
 from tests.commands import ROOT, SHIPPED, embedded, flags, screen
 from tests.core.test_controller import certificate
 from tests.pages import blocks, page
-from tests.scripted import says
-
-
-def test_the_loop_over_a_chat_client_refines_until_the_policy_is_sure():
-    replies = [
-        (says("8+4*2", "CORRECT", 0.95), True),  # cut off: never a reason to stop
-        (says("8+4*2", "CORRECT", 0.80), False),
-        (says("8+4-2", "CORRECT", 0.85), False),
-    ]
-    asked: list[Any] = []
-
-    def ask(messages: Any) -> tuple[str, bool]:
-        asked.append(messages)
-        return replies[len(asked) - 1]
-
-    task = svr.get_task("countdown")
-    problem = task.from_row({"nums": [8, 4, 2], "target": 10})
-    messages = svr.first_turn_messages(task, problem)
-    for turn in range(1, 11):
-        text, truncated = ask(messages)
-        check = svr.parse_self_check(text)
-        if svr.should_stop(check.verdict, check.confidence, truncated, 0.85):
-            break
-        said = {"verdict": check.verdict, "confidence": check.confidence, "truncated": truncated}
-        messages = svr.refinement_messages(task, problem, previous=text, turn=turn + 1, **said)
-    answer = task.extract_answer(text)
-    assert (answer, check.confidence, turn, len(asked)) == ("8+4-2", 0.85, 3, 3)
-    assert asked[0] == svr.first_turn_messages(task, problem)
-    assert "8+4*2" in asked[2][1]["content"]
 
 
 def test_the_controllers_in_the_readme_and_the_guide_run(tmp_path, capsys):

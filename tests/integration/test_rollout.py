@@ -34,14 +34,6 @@ def jobs(problems: Sequence[Problem], recipe: SVR) -> list[Job]:
     ]
 
 
-def test_training_runs_every_turn_however_sure_the_policy_is():
-    engine = at_places(lambda *_: words(says("8+2", "CORRECT", 1.0)))
-    trajectories = driver(engine).run(jobs(PROBLEMS, SVR(group_size=4, horizon=3)))
-    assert [len(trajectory.turns) for trajectory in trajectories] == [3] * 12
-    assert [turn.index for turn in trajectories[0].turns] == [1, 2, 3]
-    assert trajectories[0].turns[0].check.confidence == 1.0
-
-
 def test_results_come_in_the_order_of_the_jobs_whichever_ends_first():
     engine = at_places(lambda name, i, t: words("x")[:1] * 10 * (4 - i) * (3 - t))
     recipe = SVR(group_size=4, horizon=2)
