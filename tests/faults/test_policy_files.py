@@ -5,6 +5,7 @@ import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -13,6 +14,7 @@ from transformers import AutoTokenizer
 from svr_lightning.errors import ConfigError
 from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.policy.loading import read_policy
+from svr_lightning.rollout.rendering import Renderer
 from tests.commands import SHIPPED, TINY, refused
 
 DOWN = "model.layers.0.mlp.down_proj.weight"
@@ -28,6 +30,23 @@ COMMANDS = (
 @pytest.fixture
 def folder(tmp_path) -> Path:
     return Path(shutil.copytree(SHIPPED, tmp_path / "policy"))
+
+
+def read(folder: Path) -> tuple[Any, Renderer]:
+    return read_policy(PolicyConfig(path=str(folder)), 0)
+
+
+def assert_refused(folder: Path, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(folder)
+
+
+def add_token(folder: Path, token: str, template: str = "") -> None:
+    """A token that the model lacks; also at the end of the chat template, if it is given."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens([token])
+    tokenizer.chat_template += template
+    tokenizer.save_pretrained(folder)
 
 
 def rename(folder: Path, prefix: str) -> None:
@@ -62,8 +81,7 @@ def test_serve_names_a_missing_weight(folder, capsys):
 @pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "student."])
 def test_weights_under_other_names_are_not_drawn_at_random(prefix, folder):
     rename(folder, prefix)
-    with pytest.raises(ValueError, match=f"lacks 47 .* others, such as {prefix}model.embed"):
-        read_policy(PolicyConfig(path=str(folder)), 0)
+    assert_refused(folder, f"lacks 47 .* others, such as {prefix}model.embed")
 
 
 def test_an_output_layer_that_is_neither_tied_nor_there_is_named(folder):
@@ -71,15 +89,13 @@ def test_an_output_layer_that_is_neither_tied_nor_there_is_named(folder):
     file.write_text(
         file.read_text().replace('"tie_word_embeddings": true', '"tie_word_embeddings": false')
     )
-    with pytest.raises(ValueError, match=r"lacks 1 of the model's weights \(lm_head.weight\)"):
-        read_policy(PolicyConfig(path=str(folder)), 0)
+    assert_refused(folder, r"lacks 1 of the model's weights \(lm_head.weight\)")
 
 
 def test_a_folder_without_a_tokenizer_is_refused(folder):
     (folder / "tokenizer.json").unlink()
     (folder / "tokenizer_config.json").unlink()
-    with pytest.raises(ValueError, match="its tokenizer has no tokens for text"):
-        read_policy(PolicyConfig(path=str(folder)), 0)
+    assert_refused(folder, "its tokenizer has no tokens for text")
 
 
 ADDED = 1200
@@ -95,20 +111,13 @@ ADDED = 1200
     ],
 )
 def test_a_token_of_prompts_that_the_model_lacks_is_refused(token, folder):
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_tokens([token])
-    tokenizer.save_pretrained(folder)
-    with pytest.raises(ValueError, match=rf"has 1200 tokens: '.*' is number {ADDED}; put the"):
-        read_policy(PolicyConfig(path=str(folder)), 0)
+    add_token(folder, token)
+    assert_refused(folder, rf"has 1200 tokens: '.*' is number {ADDED}; put the")
 
 
 def test_a_token_of_the_chat_template_that_the_model_lacks_is_refused(folder):
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_tokens(["Now:"])
-    tokenizer.chat_template = f"{tokenizer.chat_template}Now:"
-    tokenizer.save_pretrained(folder)
-    with pytest.raises(ValueError, match="'Now:' is number 1200; put the model's own"):
-        read_policy(PolicyConfig(path=str(folder)), 0)
+    add_token(folder, "Now:", template="Now:")
+    assert_refused(folder, "'Now:' is number 1200; put the model's own")
 
 
 @pytest.mark.parametrize("role", ["eos_token", "pad_token"])
@@ -116,15 +125,12 @@ def test_an_end_or_a_padding_that_the_model_lacks_is_refused(role, folder):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.add_special_tokens({role: "<|new|>"})
     tokenizer.save_pretrained(folder)
-    with pytest.raises(ValueError, match=rf"'<\|new\|>' is number {ADDED}; put the"):
-        read_policy(PolicyConfig(path=str(folder)), 0)
+    assert_refused(folder, rf"'<\|new\|>' is number {ADDED}; put the")
 
 
 def test_a_token_that_only_a_question_takes_is_refused_when_the_question_is_rendered(folder):
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_tokens(["elephants"])
-    tokenizer.save_pretrained(folder)
-    _, renderer = read_policy(PolicyConfig(path=str(folder)), 0)
+    add_token(folder, "elephants")
+    _, renderer = read(folder)
     messages = [{"role": "user", "content": "How many elephants?"}]
     with pytest.raises(ConfigError, match="'elephants' is number 1200; put the model's own"):
         renderer.prompt_ids(messages)
@@ -143,8 +149,7 @@ def test_a_weight_that_is_not_finite_is_named(name, value, folder):
     weights = load_file(file)
     weights[name].view(-1)[-1] = value
     save_file(weights, file, metadata={"format": "pt"})
-    with pytest.raises(ConfigError, match=f"the weight {name} holds NaN or infinite values"):
-        read_policy(PolicyConfig(path=str(folder)), 0)
+    assert_refused(folder, f"the weight {name} holds NaN or infinite values")
 
 
 @pytest.fixture
@@ -164,16 +169,13 @@ def change(file: Path, **settings: object) -> None:
 def test_a_model_whose_code_lies_in_its_folder_is_refused(folder, code):
     classes = {"AutoConfig": "code.C", "AutoModelForCausalLM": "code.M"}
     change(folder / "config.json", auto_map=classes, model_type="unheard_of")
-    with pytest.raises(
-        ConfigError, match=r"code in its own folder \(auto_map\), which is never run"
-    ):
-        read_policy(PolicyConfig(path=str(folder)), 0)
+    assert_refused(folder, r"code in its own folder \(auto_map\), which is never run")
 
 
 def test_code_beside_a_model_that_transformers_knows_is_not_run(folder, code):
     change(folder / "config.json", auto_map={"AutoModelForCausalLM": "code.M"})
     change(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["code.T", None]})
-    read_policy(PolicyConfig(path=str(folder)), 0)
+    read(folder)
 
 
 def test_weights_that_the_model_does_not_have_are_no_fault(folder):
@@ -181,11 +183,10 @@ def test_weights_that_the_model_does_not_have_are_no_fault(folder):
     file = folder / "model.safetensors"
     weights = load_file(file)
     save_file({**weights, "mtp.x": weights[DOWN].clone()}, file, metadata={"format": "pt"})
-    read_policy(PolicyConfig(path=str(folder)), 0)
+    read(folder)
 
 
 def test_a_pointer_of_git_lfs_is_no_policy(folder):
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
     (folder / "model.safetensors").write_text(pointer)
-    with pytest.raises(ValueError, match=r"model\.safetensors is a pointer of git-lfs"):
-        read_policy(PolicyConfig(path=str(folder)), 0)
+    assert_refused(folder, r"model\.safetensors is a pointer of git-lfs")

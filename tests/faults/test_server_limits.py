@@ -82,7 +82,8 @@ def test_with_a_key_nothing_else_is_asked_for(upstream):
         ):
             assert (post(url, **headers), headers) == (status, headers)
         root = url.removesuffix("/v1")
-        assert httpx.get(f"{url}/models").status_code == 401
+        for page in (f"{url}/models", f"{root}/metrics"):
+            assert httpx.get(page).status_code == 401
         assert httpx.get(f"{root}/health").status_code == 200
     assert upstream.headers[-1]["Authorization"] == "Bearer upstream-secret"
 

@@ -278,13 +278,6 @@ def test_a_refusal_of_the_model_is_an_answer_and_no_failed_call():
     assert errors == ['svr_upstream_errors_total{model="svr",status="503"} 1.0']
 
 
-def test_counts_need_the_key_where_there_is_one():
-    with proxy(unsure, key="k") as (url, _):
-        page = f"{url.removesuffix('/v1')}/metrics"
-        assert httpx.get(page).status_code == 401
-        assert httpx.get(page, headers={"authorization": "Bearer k"}).status_code == 200
-
-
 def test_the_command_says_what_it_serves_and_logs_on_standard_error(tmp_path):
     found = certificate(tmp_path, max_turns=1, promises=[{"name": "wrong_accepted", "limit": 0.1}])
     with ChatServer(unsure) as upstream, ChatServer(lambda *_: completion("4")) as second:

@@ -167,28 +167,29 @@ def test_a_request_sets_threshold_turns_and_sampling(proxy, upstream):
     assert (sent["max_tokens"], sent["temperature"], sent["top_p"]) == (50, 0.5, 0.9)
 
 
-def test_an_answer_names_its_certificate_unless_the_request_departs(upstream, tmp_path):
-    found = certificate(tmp_path)
+@pytest.mark.parametrize(
+    ("decoding", "fields", "uncertified"),
+    [
+        ({"temperature": 0.0}, {"top_p": 0.5}, []),
+        ({"temperature": 0.0}, {"temperature": 0.6}, ["temperature=0.6 instead of 0.0"]),
+        ({"temperature": 0.0}, {"svr": {"max_turns": 3}}, ["max_turns=3 instead of 4"]),
+        # A log does not say how its answers were made, so that none is known to be covered.
+        (
+            {},
+            {"temperature": 1.9},
+            ["made from a log: prompts, policy and decoding are not recorded"],
+        ),
+    ],
+)
+def test_an_answer_names_its_certificate_unless_the_request_departs(
+    decoding, fields, uncertified, upstream, tmp_path
+):
+    found = certificate(tmp_path, decoding=decoding)
     own = {"rule": found.rule, "max_turns": found.max_turns, "certificate": found}
     with serving(in_front_of(upstream.url, **own)) as url:
-        kept = chat(url, top_p=0.5).json()["svr"]
-        assert (kept["certificate"], kept["uncertified"]) == (found.id, [])
-        for fields, departure in (
-            ({"temperature": 0.6}, "temperature=0.6 instead of 0.0"),
-            ({"svr": {"max_turns": 3}}, "max_turns=3 instead of 4"),
-        ):
-            other = chat(url, **fields).json()["svr"]
-            assert (other["certificate"], other["uncertified"]) == (None, [departure])
-
-
-def test_a_certificate_of_a_log_is_not_known_to_cover_an_answer(upstream, tmp_path):
-    found = certificate(tmp_path, decoding={})
-    own = {"rule": found.rule, "max_turns": found.max_turns, "certificate": found}
-    with serving(in_front_of(upstream.url, **own)) as url:
-        answer = chat(url, temperature=1.9).json()["svr"]
-    assert answer["certificate"] is None
-    reason = "made from a log: prompts, policy and decoding are not recorded"
-    assert answer["uncertified"] == [reason]
+        said = chat(url, **fields).json()["svr"]
+    named = None if uncertified else found.id
+    assert (said["certificate"], said["uncertified"]) == (named, uncertified)
 
 
 def text(said: str) -> dict[str, str]:
