@@ -15,7 +15,8 @@ from svr_lightning.__main__ import main
 from svr_lightning.cli.main import READING
 
 ROOT = Path(__file__).resolve().parents[1]
-TINY = ("--config", str(ROOT / "configs" / "countdown_tiny.yaml"))
+CONFIGS = ROOT / "configs"
+TINY = ("--config", str(CONFIGS / "countdown_tiny.yaml"))
 SMALL = (*TINY, "--config", str(ROOT / "tests" / "faults" / "small_run.yaml"))
 """A training of seconds."""
 SHIPPED = ROOT / "svr_lightning" / "tiny" / "countdown_policy"
@@ -25,6 +26,19 @@ def embedded(limit: int, split: str = "test", name: str = "held_out") -> str:
     """A list of one data set: the first problems of the embedded Countdown."""
     where = f"path: 'embedded:countdown-tiny', split: {split}, limit: {limit}"
     return f"[{{name: {name}, task: countdown, {where}}}]"
+
+
+def layer(name: str) -> dict[str, Any]:
+    """A configuration that ships, as it is written."""
+    return dict(yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8")))
+
+
+def dotted(settings: Any, name: str = "") -> dict[str, Any]:
+    """The values of nested settings, by their dotted names."""
+    if not isinstance(settings, dict):
+        return {name: settings}
+    inner = (dotted(value, f"{name}.{key}".strip(".")) for key, value in settings.items())
+    return {key: value for one in inner for key, value in one.items()}
 
 
 def flags(settings: Mapping[str, object]) -> list[str]:
@@ -71,6 +85,11 @@ def write_jsonl(path: Path, rows: Iterable[Any]) -> Path:
     """A file with an object in each line."""
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     return path
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds."""
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def jsonl(path: Path) -> list[dict[str, Any]]:

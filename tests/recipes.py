@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from jsonargparse import ArgumentParser
 
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.parsing import parse_self_check
@@ -69,6 +70,17 @@ THREE_TURNS = [
 
 Write = Callable[[int, int, list[Message]], str]
 """From a rollout's number, its prompt's number and the prompt to a completion."""
+
+
+def layered(configs: Iterable[dict[str, Any]]) -> Recipe:
+    """The recipe of configurations, each on top of those before it."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--recipe", type=Recipe)
+    found = None
+    for config in configs:
+        if recipe := config.get("model", {}).get("recipe"):
+            found = parser.parse_object({"recipe": recipe}, found)
+    return parser.instantiate_classes(found).recipe
 
 
 def ten(name: str = "p") -> Problem:

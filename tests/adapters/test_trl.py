@@ -12,36 +12,25 @@ from examples import calibrate_with_trl, train_with_trl
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.types import Decoding, Problem
 from svr_lightning.engines.transformers import TransformersEngine
-from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.training.config import OptimizerConfig, ReferenceConfig
-from svr_lightning.training.data import SVRDataModule
-from svr_lightning.training.sources import DataSource
-from tests.small_fit import Remembering
-from tests.small_fit import trainer as our_trainer
+from tests import small_fit
 from tests.tolerance import assert_same_first_step
 
 GROUP, PROBLEMS, SEED, LR = 8, 2, 42, 1e-4
 
 
-def our_step(folder: Path, recipe: SVR) -> tuple[Remembering, list[Problem]]:
-    module = Remembering(
-        policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
+def our_step(folder: Path, recipe: SVR) -> tuple[small_fit.Remembering, list[Problem]]:
+    module = small_fit.module(
         recipe=recipe,
         sampling=Decoding(temperature=0.9, max_completion_tokens=96),
         # A schedule of one step starts at the floor.
         optimizer=OptimizerConfig(lr=LR, weight_decay=0.1, betas=(0.9, 0.95), floor=1.0),
         reference=ReferenceConfig(every=0),
-        resample="off",
         seed=SEED,
     )
-    data = SVRDataModule(
-        train=DataSource(name="train", task="countdown", path="embedded:countdown-tiny"),
-        problems_per_step=PROBLEMS,
-        seed=SEED,
-    )
-    our_trainer(folder, max_steps=1).fit(module, data)
+    small_fit.trainer(folder, max_steps=1).fit(module, small_fit.data(seed=SEED))
     return module, [group.problem for group in module.rollout.groups]
 
 

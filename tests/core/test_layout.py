@@ -4,7 +4,6 @@ import ast
 import io
 import os
 import shutil
-import subprocess
 import sys
 import tokenize
 from collections.abc import Iterator
@@ -14,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.commands import ROOT, ran
+
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 MAX_LEVELS = 9
@@ -162,15 +162,14 @@ def test_recordings_are_read_without_torch():
     names = [f"svr_lightning.analysis.{file.stem}" for file in files]
     heavy = "{'torch', 'torchmetrics', 'lightning', 'transformers'}"
     code = f"import sys, {', '.join(names)}; print({heavy} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+    done = ran(sys.executable, "-c", code)
+    assert done.stdout == "set()\n", done.stderr
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_lint_installs_its_own_environment_once_and_never_that_of_the_tests(tmp_path):
     def commands() -> str:
-        made = ["make", "--dry-run", "lint", f"VENV={tmp_path}"]
-        return subprocess.run(made, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        return ran("make", "--dry-run", "lint", f"VENV={tmp_path}").stdout
 
     assert "[lint]" in commands()
     assert "vllm" not in commands()

@@ -6,30 +6,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from jsonargparse import ArgumentParser
 
 from svr_lightning.core.rewards import RewardWeights
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.oracle import Oracle
 from svr_lightning.recipes.svr import SVR
+from tests.commands import CONFIGS, dotted
+from tests.commands import layer as layer_of
+from tests.recipes import layered
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 RUNS = ("countdown", "countdown_tiny", "gsm8k", "math")
 LAYERS = sorted(p for name in ("methods", "ablations") for p in (CONFIGS / name).glob("*.yaml"))
 
 
 def read(path: Path) -> dict[str, Any]:
-    return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+    return layer_of(str(path.relative_to(CONFIGS).with_suffix("")))
 
 
 def recipe(run: str, layer: Path) -> Any:
     """The recipe of a run with a layer on top."""
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument("--recipe", type=Recipe)
-    below = parser.parse_object({"recipe": read(CONFIGS / f"{run}.yaml")["model"]["recipe"]})
-    above = read(layer)["model"].get("recipe", {})
-    return parser.instantiate_classes(parser.parse_object({"recipe": above}, below)).recipe
+    return layered([layer_of(run), read(layer)])
 
 
 def layer(name: str) -> Path:
@@ -43,14 +39,6 @@ def test_a_layer_fits_every_run(path):
         assert isinstance(recipe(run, path), Recipe)
 
 
-def settings(value: Any, name: str = "") -> dict[str, Any]:
-    """Dotted names to values of everything that a layer sets."""
-    if not isinstance(value, dict):
-        return {name: value}
-    inner = (settings(v, f"{name}.{k}".strip(".")) for k, v in value.items())
-    return {key: found for one in inner for key, found in one.items()}
-
-
 HARDWARE = [
     CONFIGS / "hardware" / f"{n}.yaml" for n in ("1gpu", "4gpu_zero2", "multi_node", "servers")
 ]
@@ -61,7 +49,7 @@ def test_the_order_of_methods_machines_and_scales_does_not_matter():
     """No two layers of different kinds set the same key."""
     for kind, others in ((LAYERS, HARDWARE), (LAYERS, SCALES), (HARDWARE, SCALES[:1])):
         for one, other in itertools.product(kind, others):
-            both = settings(read(one)).keys() & settings(read(other)).keys()
+            both = dotted(read(one)).keys() & dotted(read(other)).keys()
             limit = {"model.sampling.max_completion_tokens"}  # cpu_smoke.yaml comes last
             allowed = limit if one.stem == "countdown_single_turn" else set()
             if kind is HARDWARE:  # a GPU's engine is none for an experiment on a CPU

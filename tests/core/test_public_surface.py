@@ -3,7 +3,6 @@
 import ast
 import itertools
 import re
-import subprocess
 import sys
 import tomllib
 from importlib.util import find_spec
@@ -12,11 +11,14 @@ from pathlib import Path
 import pytest
 
 import svr_lightning as svr
+from tests.commands import ROOT, ran
 
-ROOT = Path(__file__).resolve().parents[2]
 USE_EVERYTHING = """
 import sys
 import svr_lightning as svr
+from svr_lightning.__main__ import main
+
+assert main(["--help"]) == 0
 
 task = svr.get_task("countdown")
 problem = task.from_row({"nums": [3, 5, 8], "target": 16})
@@ -44,16 +46,9 @@ assert not heavy, heavy
 """
 
 
-def test_the_whole_surface_works_without_torch():
-    subprocess.run([sys.executable, "-c", USE_EVERYTHING], check=True)
-
-
-def test_help_needs_no_heavy_import():
-    code = (
-        "import sys; from svr_lightning.__main__ import main; main(['--help']);"
-        "sys.exit('lightning' in sys.modules or 'torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+def test_the_whole_surface_and_the_help_work_without_torch():
+    done = ran(sys.executable, "-c", USE_EVERYTHING)
+    assert done.returncode == 0, done.stderr
     assert "fit" in done.stdout
 
 
@@ -87,8 +82,7 @@ def test_a_type_checker_reports_a_misspelt_name_and_a_misspelt_argument(tmp_path
         "[mypy]\nfollow_imports = skip\n[mypy-svr_lightning.*]\nfollow_imports = silent\n"
     )
     command = [sys.executable, "-m", "mypy", "--config-file", config, "--cache-dir", tmp_path]
-    root = Path(svr.__file__).parents[1]
-    done = subprocess.run([*command, script], cwd=root, capture_output=True, text=True)
+    done = ran(*command, script)
     errors = [line for line in done.stdout.splitlines() if ": error: " in line]
     assert len(errors) == 2
     assert 'script.py:2: error: Unexpected keyword argument "polcy"' in errors[0]

@@ -6,9 +6,9 @@ import math
 import os
 import random
 import re
-import subprocess
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from svr_lightning.analysis.results import package_versions, read_samples
 from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.errors import ConfigError
 from svr_lightning.metrics import METRIC_NAMES
+from tests.commands import ran
 from tests.trajectories import (
     EXPECTED,
     adaptive,
@@ -54,10 +55,8 @@ def _mixed() -> list[dict[str, Any]]:
     ]
 
 
-def _recompute(folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), str(folder)], capture_output=True, text=True, check=False
-    )
+def _recompute(folder: Path) -> "CompletedProcess[str]":
+    return ran(sys.executable, SCRIPT, folder)
 
 
 def test_a_data_set_holds_the_metrics_that_validation_logs():

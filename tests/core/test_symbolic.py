@@ -1,18 +1,15 @@
 """Mathematical equality of answers: what is equal, what is not, and that no text is run as code."""
 
 import contextlib
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from svr_lightning.tasks.base import GradingError
 from svr_lightning.tasks.symbolic import equal_answers_apart
 from svr_lightning.tasks.worker import parse_number
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.commands import ran
 
 EQUAL = [
     # numbers and terms
@@ -249,9 +246,7 @@ print(number > 0, [pair for pair in pairs if reached(*pair)])
 
 
 def test_no_answer_reaches_the_parser_that_runs_text():
-    done = subprocess.run(
-        [sys.executable, "-c", NOT_RUN], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
+    done = ran(sys.executable, "-c", NOT_RUN)
     assert done.stdout == "True []\n", done.stdout + done.stderr
 
 

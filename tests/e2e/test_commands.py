@@ -1,7 +1,6 @@
 """The commands of the README, in short, as a user types them."""
 
 import importlib.util
-import json
 import re
 import shlex
 import site
@@ -18,7 +17,7 @@ from svr_lightning.__main__ import main
 from svr_lightning.core.stopping import Confident, rule_from_config
 from svr_lightning.tasks import get_task
 from tests import forked
-from tests.commands import ROOT, TINY, embedded, flags, jsonl, ran
+from tests.commands import ROOT, TINY, embedded, flags, jsonl, ran, read_json
 
 SHORT = flags({"trainer.max_steps": 2, "data.problems_per_step": 2, "data.test": embedded(6)})
 
@@ -47,7 +46,7 @@ def test_fit_leaves_what_the_documentation_lists(run):
         assert (folder / name).is_file(), name
     for name in ("before", "after"):
         samples = jsonl(folder / "eval" / name / "samples.jsonl")
-        results = json.loads((folder / "eval" / name / "results.json").read_text())
+        results = read_json(folder / "eval" / name / "results.json")
         assert len(samples) == 6
         assert results["datasets"]["held_out"]["n"] == 6
         assert rule_from_config(results["config"]["model"]["evaluation"]) == Confident()
@@ -65,7 +64,7 @@ def test_the_exported_policy_loads_and_predicts(run, tmp_path, capsys, monkeypat
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id
     assert tokenizer.chat_template
     card = (policy / "README.md").read_text()
-    values = json.loads((run[0] / "eval" / "after" / "results.json").read_text())["datasets"]
+    values = read_json(run[0] / "eval" / "after" / "results.json")["datasets"]
     low, high = values["held_out"]["accuracy_ci95"]
     accuracy = values["held_out"]["accuracy"]
     assert f"| held_out | 6 | [{low:.3f}, {high:.3f}] | {accuracy:.3f} |" in card

@@ -10,12 +10,12 @@ import yaml
 
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.sources import DataSource
-from tests.commands import ROOT, resolved
+from tests.commands import CONFIGS, layer, resolved
 
-RUNS = sorted((ROOT / "configs").glob("*.yaml"))
+RUNS = sorted((CONFIGS).glob("*.yaml"))
 OVERLAYS = sorted(
     path
-    for path in (ROOT / "configs").glob("*/*.yaml")
+    for path in (CONFIGS).glob("*/*.yaml")
     if path.parent.name not in ("methods", "ablations") or path.stem in ("oracle", "verdict_only")
 )
 """Methods and ablations are read in tests/core/test_method_configs.py, which is faster, and every
@@ -34,17 +34,14 @@ def test_every_run_configuration_resolves(capsys, path):
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda p: p.stem)
 def test_every_overlay_resolves_on_top_of_a_run(capsys, overlay):
-    resolved = resolve(capsys, ROOT / "configs" / "gsm8k.yaml", overlay)
+    resolved = resolve(capsys, CONFIGS / "gsm8k.yaml", overlay)
     for section, values in yaml.safe_load(overlay.read_text()).items():
         assert_within(values, resolved[section])
 
 
 @pytest.mark.parametrize("name", ["gsm8k", "math", "countdown", "eval/all7"])
 def test_the_layer_for_a_cpu_has_embedded_problems_for_every_data_set(name):
-    smoke, run = (
-        yaml.safe_load((ROOT / "configs" / f"{layer}.yaml").read_text())["data"]
-        for layer in ("hardware/cpu_smoke", name)
-    )
+    smoke, run = (layer(one)["data"] for one in ("hardware/cpu_smoke", name))
     named = [*run.get("val", []), *run["test"], *([run["train"]] if "train" in run else [])]
     sources = {one["name"]: DataSource(**one) for one in named}
     data = SVRDataModule(test=list(sources.values()), local_files=smoke["local_files"])
@@ -66,7 +63,7 @@ def assert_within(layer: Any, resolved: Any) -> None:
 
 @pytest.mark.parametrize("hardware", ["1gpu", "4gpu_zero2", "multi_node", "servers"])
 def test_every_number_of_gpus_keeps_the_papers_batch(capsys, hardware):
-    layers = (ROOT / "configs" / name for name in ("gsm8k.yaml", f"hardware/{hardware}.yaml"))
+    layers = (CONFIGS / name for name in ("gsm8k.yaml", f"hardware/{hardware}.yaml"))
     resolved = resolve(capsys, *layers)
     trainer = resolved["trainer"]
     processes = trainer["devices"] * trainer["num_nodes"]
@@ -77,6 +74,6 @@ def test_every_number_of_gpus_keeps_the_papers_batch(capsys, hardware):
 
 @pytest.mark.parametrize("name", ["torchrun.sh", "slurm.sbatch"])
 def test_every_launch_script_parses_and_can_be_run(name):
-    script = ROOT / "configs" / "hardware" / name
+    script = CONFIGS / "hardware" / name
     subprocess.run(["bash", "-n", str(script)], check=True)
     assert os.access(script, os.X_OK)

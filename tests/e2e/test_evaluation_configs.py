@@ -1,11 +1,9 @@
 """The evaluation configurations on the real benchmark problems, end to end."""
 
-import json
-
 from svr_lightning.__main__ import main
 from svr_lightning.analysis.metrics import MATH_5
 from svr_lightning.core.stopping import Confident, rule_from_config
-from tests.commands import ROOT, flags, jsonl
+from tests.commands import ROOT, flags, jsonl, read_json
 
 ALL_7 = ("countdown", "gsm8k", *MATH_5)
 
@@ -22,7 +20,7 @@ def test_all_seven_give_results_and_samples_for_voting(tmp_path, monkeypatch):
     }
     assert main(["test", *configs, *flags(settings)]) == 0
     folder = tmp_path / "eval" / "test"
-    results = json.loads((folder / "results.json").read_text())
+    results = read_json(folder / "results.json")
     assert {name: values["n"] for name, values in results["datasets"].items()} == dict.fromkeys(
         ALL_7, 1
     )
@@ -36,5 +34,5 @@ def test_all_seven_give_results_and_samples_for_voting(tmp_path, monkeypatch):
         assert len({turn["text"] for turn in row["turns"]}) > 5  # drawn apart
         assert len({turn["prompt_tokens"] for turn in row["turns"]}) == 1
     assert main(["replay", str(folder)]) == 0
-    votes = json.loads((folder / "replay" / "replay.json").read_text())["votes"]
+    votes = read_json(folder / "replay" / "replay.json")["votes"]
     assert all(one.keys() >= {"maj@3", "maj@5", "maj@10"} for one in votes.values())

@@ -1,7 +1,6 @@
 """The guide "stop your own model in ten minutes", run as it stands: only addresses are changed."""
 
 import hashlib
-import json
 import re
 import shlex
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 from svr_lightning.__main__ import main
 from tests.chat_server import ChatServer, Reply, completion, turn_of
-from tests.commands import ROOT, write_jsonl
+from tests.commands import ROOT, read_json, write_jsonl
 from tests.pages import blocks, page
 from tests.served import started
 
@@ -54,7 +53,7 @@ def test_sixty_labelled_questions_make_a_certified_proxy(tmp_path, monkeypatch):
 
         assert main(here(record)) == 0
         assert main(here(certify)) == 0
-        certificate = json.loads(Path(serve[-1]).read_text())
+        certificate = read_json(Path(serve[-1]))
         assert certificate["data"]["clusters"] == QUESTIONS
         asked = len(upstream.bodies)
         with started(*here(serve[1:])) as (url, _):

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +11,8 @@ from experiments.miniature.results import row_entries
 from experiments.miniature.rows import BOTH, RESULTS, Task
 from experiments.miniature.tables import table_md
 from svr_lightning.analysis.replay import replay
+from tests.commands import ROOT, read_json
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = {
     "GRPO": "GRPO, one turn or votes",
     "w/o R_verify": "SVR without verification rewards",
@@ -23,7 +22,7 @@ PAGE = {
 
 
 def published(task: Task) -> Any:
-    return json.loads((ROOT / RESULTS / task / "results.json").read_text(encoding="utf-8"))
+    return read_json(ROOT / RESULTS / task / "results.json")
 
 
 @pytest.mark.parametrize("task", BOTH)

@@ -2,12 +2,10 @@
 
 import sys
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from jsonargparse import ArgumentParser
 
 from experiments.commands import Command
 from experiments.miniature import rows
@@ -15,9 +13,9 @@ from experiments.miniature.__main__ import run
 from experiments.miniature.rows import ROWS, Row, Task
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.recipes.base import Recipe
-from tests.recipes import WRONG, play
+from tests.commands import ROOT
+from tests.recipes import WRONG, layered, play
 
-ROOT = Path(__file__).resolve().parents[2]
 SHORT = [row for row in ROWS if row.trained and row.policy_of is None and row.steps is None]
 
 
@@ -30,14 +28,8 @@ def merged(below: Any, above: Any) -> Any:
 
 def resolved(row: Row, task: Task) -> tuple[dict[str, Any], Recipe]:
     """The merged configuration of a row, and its recipe."""
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument("--recipe", type=Recipe)
     layers = [yaml.safe_load((ROOT / path).read_text()) for path in rows.layered(row, task)[1::2]]
-    found = None
-    for layer in layers:
-        if recipe := layer.get("model", {}).get("recipe"):
-            found = parser.parse_object({"recipe": recipe}, found)
-    return reduce(merged, layers), parser.instantiate_classes(found).recipe
+    return reduce(merged, layers), layered(layers)
 
 
 @pytest.mark.parametrize(

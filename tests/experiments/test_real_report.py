@@ -10,6 +10,7 @@ import pytest
 from experiments.real.report import adaptive, fitted, free_options, report, says_correct
 from svr_lightning.analysis.table import TurnTable
 from tests import trajectories
+from tests.commands import read_json
 
 
 def turn(right: bool, confidence: float, logprob: float, answer: int, **more: Any) -> Any:
@@ -78,7 +79,7 @@ def test_the_report_compares_arms_from_the_published_files_alone(tmp_path):
         for mode in ("sampled", "fresh"):
             with gzip.open(tmp_path / f"seed1-{arm}-{mode}.jsonl.gz", "wt") as stream:
                 stream.write("\n".join(lines))
-    kept = json.loads(report(tmp_path).read_text())
+    kept = read_json(report(tmp_path))
     assert kept["policies"]["seed 1, control"]["auroc"] == 0.5
     found = kept["comparisons"]["svr"]
     primary, control = found["primary: AUROC"], found["negative control: AUROC"]

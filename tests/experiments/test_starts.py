@@ -1,8 +1,6 @@
 """The table of the starts, on outcomes worked out by hand and on the published file."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +10,9 @@ from experiments.starts.outcomes import AFTER, BEFORE, EXACT, Arm, Outcomes, Sta
 from experiments.starts.table import entry, stated_auroc, t_interval, table
 from svr_lightning.analysis import check_value as ways
 from svr_lightning.analysis.choice import Options, choose, draw
+from tests.commands import ROOT, read_json
 
-PUBLISHED = Path(__file__).parents[2] / "experiments" / "starts" / "results"
+PUBLISHED = ROOT / "experiments" / "starts" / "results"
 
 
 def one_rule(right: float, tokens: float = 10.0) -> Options:
@@ -116,7 +115,7 @@ def test_what_is_written_is_read_again(tmp_path):
 def test_the_published_table_is_that_of_the_published_outcomes(task, problems):
     """Of one start and two ways: the whole table takes seconds."""
     read = outcomes.read(PUBLISHED / f"{task}.npz")
-    published = json.loads((PUBLISHED / f"{task}.json").read_text())
+    published = read_json(PUBLISHED / f"{task}.json")
     assert published["starts"] == [start.seed for start in read.starts]
     assert published["problems"] == len(read.ids) == problems
     first = read.starts[0]
@@ -129,7 +128,7 @@ def test_the_published_table_is_that_of_the_published_outcomes(task, problems):
 
 
 def test_the_pages_put_the_tasks_side_by_side_with_their_intervals():
-    tables = {task: json.loads((PUBLISHED / f"{task}.json").read_text()) for task in pages.TASKS}
+    tables = {task: read_json(PUBLISHED / f"{task}.json") for task in pages.TASKS}
     for task, mean in (("countdown", 0.75), ("untraced", 0.4), ("word_problems", 0.6)):
         found = tables[task]
         found["starts"] = [*range(1, 11)]

@@ -1,7 +1,6 @@
 """Small trainings in processes of their own, and what two of them have to agree on."""
 
 import csv
-import json
 import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 
 from tests import forked
-from tests.commands import SMALL
+from tests.commands import SMALL, read_json
 
 MEASURED = ("time/", "speed/", "memory/")
 """Logged values that no run repeats begin so."""
@@ -89,7 +88,7 @@ def _evaluation(path: Path) -> Any:
         return None
     if path.suffix == ".jsonl":
         return path.read_text()
-    return {k: v for k, v in json.loads(path.read_text()).items() if k != "config"}
+    return {k: v for k, v in read_json(path).items() if k != "config"}
 
 
 def compare(name: str, left: Any, right: Any, found: list[str]) -> None:

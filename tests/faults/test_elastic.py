@@ -1,13 +1,12 @@
 """Two processes under torchrun share a training; of one that is killed, both begin again."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from svr_lightning.core.metrics import METRIC_NAMES
 from tests import forked
-from tests.commands import ROOT, embedded, flags, jsonl, logged
+from tests.commands import ROOT, embedded, flags, jsonl, logged, read_json
 from tests.faults.runs import command, differences
 
 STEPS = 3
@@ -72,10 +71,10 @@ def test_two_processes_share_the_work_and_write_one_run(whole):
     assert len(rollouts) == STEPS * 2 * 4
     assert len({(line["step"], line["id"]) for line in rollouts}) == STEPS * 2
     for name, count in ((f"step-{STEPS:06d}", 3), ("after", 5)):
-        results = json.loads((whole / "eval" / name / "results.json").read_text())
+        results = read_json(whole / "eval" / name / "results.json")
         assert [values["n"] for values in results["datasets"].values()] == [count]
     # What validation logs is reduced over the processes by the metrics themselves.
-    results = json.loads((whole / "eval" / f"step-{STEPS:06d}" / "results.json").read_text())
+    results = read_json(whole / "eval" / f"step-{STEPS:06d}" / "results.json")
     for name in METRIC_NAMES:
         value = results["datasets"]["dev"][name]
         found = values.get(f"val/dev/{name}", {None: None})

@@ -15,7 +15,7 @@ from svr_lightning.errors import ConfigError
 from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.policy.loading import read_policy
 from svr_lightning.rollout.rendering import Renderer
-from tests.commands import SHIPPED, TINY, refused
+from tests.commands import SHIPPED, TINY, read_json, refused
 
 DOWN = "model.layers.0.mlp.down_proj.weight"
 COMMANDS = (
@@ -163,7 +163,7 @@ def code(folder: Path, monkeypatch) -> Iterator[Path]:
 
 
 def change(file: Path, **settings: object) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    file.write_text(json.dumps(read_json(file) | settings))
 
 
 def test_a_model_whose_code_lies_in_its_folder_is_refused(folder, code):

@@ -1,6 +1,5 @@
 """The command that certifies a threshold, from recordings to the policy's folder."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from svr_lightning.__main__ import main
 from svr_lightning.analysis.operating_point import Certificate, read_operating_point
 from svr_lightning.core.stopping import Confident, Majority, StopRule, rule_as_config
-from tests.commands import refused, screen
+from tests.commands import read_json, refused, screen
 from tests.trajectories import adaptive, record, write_results, write_samples
 
 
@@ -60,7 +59,7 @@ def check(samples: Path, folder: Path, *arguments: str) -> int:
 
 
 def found(samples: Path) -> dict[str, Any]:
-    return dict(json.loads(certificate_of(samples).read_text()))
+    return dict(read_json(certificate_of(samples)))
 
 
 def by_threshold(samples: Path) -> dict[float, dict[str, Any]]:
@@ -78,7 +77,7 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written_where_predict_
     own = read_operating_point(policy)
     assert isinstance(own, Certificate)
     assert own.rule == Confident(threshold=0.99)
-    written = json.loads((policy / "operating_point.json").read_text())
+    written = read_json(policy / "operating_point.json")
     assert written == content
     assert content["promises"] == [{"name": "pse", "limit": 0.1, "bound": 1.0}]
     assert content["confidence"] == 0.9

@@ -4,12 +4,11 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from tests.commands import ROOT
+from tests.commands import ROOT, dotted, layer
 from tests.pages import page, tables
 
 PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "llms.txt", *sorted((ROOT / "docs").glob("*.md"))]
@@ -88,10 +87,7 @@ def named_by(node: ast.stmt) -> set[str]:
 
 
 def test_the_embedded_default_departs_from_the_paper_where_the_table_says_it_does():
-    paper, tiny = (
-        _leaves(yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text()))
-        for name in ("countdown", "countdown_tiny")
-    )
+    paper, tiny = (dotted(layer(name)) for name in ("countdown", "countdown_tiny"))
     head = ["key", "appendix A", "embedded default", "why"]
     rows = [row for table in tables(FIDELITY) if table[0] == head for row in table[1:]]
     listed = {row[0].strip("`"): (row[1], row[2]) for row in rows}
@@ -105,11 +101,3 @@ def test_the_embedded_default_departs_from_the_paper_where_the_table_says_it_doe
         if paper.get(key) != value
     }
     assert departures <= set(listed)
-
-
-def _leaves(node: Any, prefix: str = "") -> dict[str, Any]:
-    """A nested mapping by dotted keys."""
-    if not isinstance(node, dict):
-        return {prefix: node}
-    inside = (_leaves(value, f"{prefix}.{key}".lstrip(".")) for key, value in node.items())
-    return {key: value for leaves in inside for key, value in leaves.items()}

@@ -1,6 +1,5 @@
 """Numbers in tables of README, results and the miniature are those of published files."""
 
-import json
 from statistics import fmean
 from typing import Any
 
@@ -11,7 +10,7 @@ from experiments.starts import pages
 from experiments.starts.picture import draw
 from svr_lightning.__main__ import main
 from svr_lightning.report.drawing import svg
-from tests.commands import ROOT, screen
+from tests.commands import ROOT, read_json, screen
 from tests.pages import blocks, flowing, page, tables
 
 SEEDS = ("42", "43", "44")
@@ -20,7 +19,7 @@ FRESH = 4
 
 
 def published(path: str) -> Any:
-    return json.loads((ROOT / path).read_text(encoding="utf-8"))
+    return read_json(ROOT / path)
 
 
 RUNS = published("tools/results/main_job.json")

@@ -1,6 +1,5 @@
 """The exported policy's folder and the threshold that is used with it."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from svr_lightning.core.stopping import RepeatedAnswer
 from svr_lightning.policy.policy import Policy
 from svr_lightning.training.config import EvaluationConfig
 from svr_lightning.training.export import export_policy
+from tests.commands import read_json
 from tests.models import tiny_qwen3
 from tests.scripted import RENDERER
 from tests.small_fit import module
@@ -56,5 +56,5 @@ def test_the_card_asks_the_policy_as_it_was_trained_to_be_asked(tmp_path):
     folder = "--config THIS_FOLDER/svr.json --model.policy.path THIS_FOLDER"
     assert " ".join(command.split()) == f"svr predict {folder} --question '...'"
     trained["policy"].pop("path")
-    settings = json.loads((tmp_path / "policy" / "svr.json").read_text())
+    settings = read_json(tmp_path / "policy" / "svr.json")
     assert settings == {"model": trained, "data": {"questions_task": "gsm8k"}}

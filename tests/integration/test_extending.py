@@ -10,7 +10,7 @@ import pytest
 from svr_lightning.__main__ import main
 from svr_lightning.core.metrics import DEFINITIONS, PRINTED
 from svr_lightning.engines.transformers import TransformersEngine
-from tests.commands import ROOT, SMALL, TINY, embedded, jsonl, logged, write_jsonl
+from tests.commands import ROOT, SMALL, TINY, embedded, jsonl, logged, read_json, write_jsonl
 from tests.models import tiny_qwen3
 from tests.pages import page
 from tests.requests import ask, finish, plain_scores
@@ -105,7 +105,7 @@ def evaluated(here: Path, command: Any, *more: str) -> dict[str, Any]:
     """The results of a test of four problems."""
     out = ("--trainer.default_root_dir", str(here / "run"), "--data.test", embedded(4, name="few"))
     assert command(["test", *TINY, *out, *more]) == 0
-    return json.loads((here / "run" / "eval" / "test" / "results.json").read_text())
+    return read_json(here / "run" / "eval" / "test" / "results.json")
 
 
 def test_a_stopping_rule_of_ones_own_stops(here):

@@ -15,11 +15,9 @@ from svr_lightning.tasks import get_task, symbolic
 from svr_lightning.tasks.base import GradingError
 from svr_lightning.tasks.grading import SymbolicGrader, get_grader
 from svr_lightning.tasks.symbolic import equal_answers_apart
-from tests.commands import ran
+from tests.commands import ROOT, ran
 from tests.math_answers import EQUAL as EQUAL_BY_THE_PAPER
 from tests.recipes import single_turn
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def math(reference: str, task: str = "math") -> Problem:

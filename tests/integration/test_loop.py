@@ -1,7 +1,6 @@
 """The fit loop: one rollout, then its optimizer steps."""
 
 import fcntl
-import json
 import logging
 import os
 import warnings
@@ -31,7 +30,7 @@ from svr_lightning.training.config import EvaluationConfig, OptimizerConfig, Ref
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.logs import NOTHING_RIGHT, CSVLog, nothing_to_learn
 from svr_lightning.training.sources import DataSource
-from tests.commands import jsonl, logged, screen
+from tests.commands import jsonl, logged, read_json, screen
 from tests.small_fit import data, module, recipe, trainer, turns_of
 from tests.tolerance import assert_same_first_step, of_logprobs, rounding
 
@@ -360,7 +359,7 @@ def test_the_comparison_shows_what_the_self_check_is_worth_at_equal_tokens(tmp_p
         rows = jsonl(tmp_path / "eval" / name / "samples.jsonl")
         assert all(len(row["turns"]) == turns for row in rows)
         if turns == 2:  # drawn as in training, so that they differ
-            quoted = json.loads((tmp_path / "eval" / name / "results.json").read_text())["config"]
+            quoted = read_json(tmp_path / "eval" / name / "results.json")["config"]
             drawn = quoted["model"]["evaluation"]
             assert (drawn["temperature"], drawn["fresh_turns"]) == (one.sampling.temperature, True)
             assert any(row["turns"][0]["text"] != row["turns"][1]["text"] for row in rows)

@@ -1,6 +1,5 @@
 """The two examples in plain PyTorch, and the notebook, held against the trainer."""
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +18,11 @@ from svr_lightning.core.types import Decoding
 from svr_lightning.training.config import OptimizerConfig, ReferenceConfig
 from svr_lightning.training.logs import CSVLog
 from tests import small_fit
-from tests.commands import SHIPPED
+from tests.commands import ROOT, SHIPPED, read_json
 from tests.scripted import says
 from tests.tolerance import assert_same_first_step, rounding
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = ROOT / "examples"
 SEED = 42
 
 
@@ -143,7 +142,7 @@ def test_the_examples_run_from_the_command_line(monkeypatch, capsys):
 
 
 def test_the_notebook_trains_and_shows_before_and_after(capsys):
-    notebook = json.loads((EXAMPLES / "train_in_a_notebook.ipynb").read_text())
+    notebook = read_json(EXAMPLES / "train_in_a_notebook.ipynb")
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     stored = [
         "".join(text for o in cell["outputs"] for text in o.get("text", [])) for cell in cells

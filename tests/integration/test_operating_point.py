@@ -28,7 +28,7 @@ from svr_lightning.training.config import EvaluationConfig
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.records import quoted_config
 from svr_lightning.training.sources import DataSource, load_problems
-from tests.commands import TINY, embedded, flags, jsonl, refused, screen
+from tests.commands import TINY, embedded, flags, jsonl, read_json, refused, screen
 from tests.scripted import TOKENIZER
 
 
@@ -90,7 +90,7 @@ def test_a_certificate_brings_its_whole_rule_and_names_other_settings(tmp_path):
 def test_a_certificate_that_was_edited_within_its_ranges_is_refused(tmp_path, edited):
     written(tmp_path)
     file = tmp_path / "operating_point.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | edited))
+    file.write_text(json.dumps(read_json(file) | edited))
     with pytest.raises(ConfigError, match=r"operating_point\.json: .*; certify again or remove it"):
         read_operating_point(tmp_path)
 

@@ -1,6 +1,5 @@
 """The logs of other programs, which certify reads."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from svr_lightning.__main__ import main
 from svr_lightning.analysis.logs import read_recording
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.errors import ConfigError
-from tests.commands import refused, screen, write_jsonl
+from tests.commands import read_json, refused, screen, write_jsonl
 from tests.trajectories import adaptive, write_samples
 
 NAMES = ["--columns", "id=question", "confidence=p", "correct=y"]
@@ -51,7 +50,7 @@ def test_the_log_of_another_program_is_certified(tmp_path, suffix):
         write_table(Table.from_pylist(log_rows()), log)
     command = ["certify", str(log), "--calibrate-on", "1", *NAMES, "tokens=cost", "cluster=twin"]
     assert main([*command, "--max-wrong-accepted", "0.1"]) == 0
-    content = json.loads((tmp_path / "certify" / "certificate.json").read_text())
+    content = read_json(tmp_path / "certify" / "certificate.json")
     rates = content["certified"]["rates"]
     assert content["certified"]["threshold"] == 0.9
     assert rates["accepted"] == pytest.approx(2 / 3)

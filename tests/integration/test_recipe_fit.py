@@ -1,6 +1,5 @@
 """Every recipe trains and evaluates a policy in the one trainer."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.rollouts import Rollout
 from tests import small_fit
-from tests.commands import jsonl, logged
+from tests.commands import jsonl, logged, read_json
 from tests.recipes import RECIPES
 
 # recipe: its options, generations per problem, turns of a validation with T_max = 2
@@ -101,7 +100,7 @@ def test_a_recipe_trains_and_evaluates(name, tmp_path, capsys):
     assert all(any(part in text for text in written) for part in parts)
     lines = jsonl(tmp_path / "rollouts.jsonl")
     assert sum(len(line["turns"]) for line in lines) == PROBLEMS * generations
-    results = json.loads((tmp_path / "eval" / "step-000001" / "results.json").read_text())
+    results = read_json(tmp_path / "eval" / "step-000001" / "results.json")
     assert results["datasets"]["dev"]["turns"] == turns
     assert results["config"]["protocol"] == {
         "max_turns": turns,

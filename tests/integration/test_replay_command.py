@@ -7,7 +7,7 @@ import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.core.stopping import Confident, Majority, rule_as_config
-from tests.commands import refused
+from tests.commands import read_json, refused
 from tests.trajectories import adaptive, pool, record, save, turn, uncensored
 
 
@@ -25,7 +25,7 @@ def test_turns_leave_json_and_print_within_80_columns(tmp_path, capsys):
     assert "=1+1[red]" in shown
     assert "a_long_name a_long_name a_long_name a_l…: fixed budgets" in shown
     assert "toy: stopping rules within 700 tokens per problem" in shown
-    found = json.loads((tmp_path / "replay" / "replay.json").read_text())
+    found = read_json(tmp_path / "replay" / "replay.json")
     assert found["fixed"][1]["datasets"]["toy"]["accuracy"] == 3 / 6
     assert "over budget" in shown_by(capsys, folder, "--budget", "5")
 
@@ -41,7 +41,7 @@ def test_the_operating_point_is_the_rule_that_the_run_had(tmp_path, capsys):
         shown = shown_by(capsys, tmp_path)
         assert f"the run's rule: {words}" in shown
         assert "privileged: labels in prompts" in shown
-        point = json.loads((tmp_path / "replay" / "replay.json").read_text())["operating_point"]
+        point = read_json(tmp_path / "replay" / "replay.json")["operating_point"]
         assert point["datasets"]["toy"]["esr"] == 1.0
 
 
@@ -103,7 +103,7 @@ def test_fresh_turns_vote_and_every_number_is_written(tmp_path, capsys):
     shown = shown_by(capsys, save(tmp_path, rows, FRESH))
     assert "\x1b[31m" not in shown
     assert max(map(len, shown.splitlines()[:-1])) <= 80
-    votes = json.loads((tmp_path / "replay" / "replay.json").read_text())["votes"]
+    votes = read_json(tmp_path / "replay" / "replay.json")["votes"]
     # Of the paper's numbers of votes, three turns allow one.
     assert (votes["math500"]["maj@3"], votes[hostile]["maj@3"]) == (1.0, 0.0)
     assert "maj@5" not in votes["math500"]

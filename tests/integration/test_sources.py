@@ -285,14 +285,16 @@ def test_the_countdown_split_of_the_whole_hub_data_set_stays_what_it_is():
     assert held_out[:5] == [148720, 207440, 460362, 154607, 398162]
 
 
-def test_selected_rows_keep_their_number_in_the_whole_data_set(tmp_path):
+def test_selected_rows_keep_their_number_and_order_and_a_limit_takes_the_first(tmp_path):
     path = tmp_path / "pool.jsonl"
     path.write_text("".join(f'{{"nums": [{i}, 1], "target": {i}}}\n' for i in range(51_000)))
     source = DataSource(
-        name="cd", task="countdown", path=str(path), select="countdown_eval", limit=3
+        name="cd", task="countdown", path=str(path), select="countdown_train", limit=3
     )
     problems = load_problems(source)
     assert [problem.id for problem in problems] == [f"cd/{p.reference}" for p in problems]
+    first = countdown_split(51_000, "countdown_train")[:3]
+    assert [int(problem.reference) for problem in problems] == first != sorted(first)
     path.write_text('{"nums": [1, 2], "target": 3}\n' * 2)
     few = DataSource(name="few", task="countdown", path=str(path), select="countdown_train")
     with pytest.raises(ConfigError, match="at least 51000 rows and there are 2; point path at"):
@@ -323,15 +325,6 @@ def test_rows_that_are_held_out_of_training_are_all_others(tmp_path):
     write_lines(path, [{"question": "1?", "answer": "#### 1"}] * 500)
     with pytest.raises(ConfigError, match="held_out needs more than 500 rows, there are 500"):
         load_problems(source)
-
-
-def test_a_limit_takes_the_first_of_the_selected_rows_in_their_order(tmp_path):
-    path = write_lines(tmp_path / "rows.jsonl", [{"nums": [1, 2], "target": 3}] * 51_000)
-    source = DataSource(name="toy", task="countdown", path=str(path), select="countdown_train")
-    first = countdown_split(51_000, "countdown_train")[:3]
-    assert first != sorted(first)
-    limited = load_problems(replace(source, limit=3))
-    assert [problem.id for problem in limited] == [f"toy/{number}" for number in first]
 
 
 def test_a_mapped_column_wins_over_every_other_name_of_its_field(tmp_path):

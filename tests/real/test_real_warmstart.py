@@ -1,11 +1,9 @@
 """``svr warmstart`` on a pretrained language model that has never seen a self-check."""
 
-import json
-
 import pytest
 
 from svr_lightning.__main__ import main
-from tests.commands import jsonl, refused, write_jsonl
+from tests.commands import jsonl, read_json, refused, write_jsonl
 
 pytestmark = pytest.mark.real
 COLOURS = [
@@ -47,7 +45,7 @@ def test_it_learns_the_form_from_its_own_words(model_folder, tmp_path, capsys):
     answers = jsonl(tmp_path / "run" / "eval" / "plain" / "samples.jsonl")
     assert len(answers) == 10
     assert not any("<self_check>" in turn["text"] for one in answers for turn in one["turns"])
-    facts = json.loads((tmp_path / "run" / "warmstart.json").read_text())
+    facts = read_json(tmp_path / "run" / "warmstart.json")
     assert facts["answers"] == 20
     assert 8 <= facts["turns"] <= 30
     assert facts["minutes_sampling"] < 0.1

@@ -1,8 +1,8 @@
 """The command that runs the benchmarks."""
 
-import json
 from importlib import import_module
 
+from tests.commands import read_json
 from tools.bench import rollout
 from tools.bench.__main__ import BENCHMARKS, main
 
@@ -12,6 +12,6 @@ def test_a_benchmark_keeps_its_figures_with_those_of_the_machine(tmp_path, monke
     monkeypatch.setattr(rollout, "PROBLEMS", 1)
     monkeypatch.setattr(rollout, "REPEATS", 1)
     main(["rollout", "--engine", "transformers", "--out", str(tmp_path / "figures.json")])
-    figures = json.loads((tmp_path / "figures.json").read_text())
+    figures = read_json(tmp_path / "figures.json")
     assert {"versions", "hardware"} < {*figures}
     assert 0 < figures["pipelined"]["steps"] < figures["lock-step"]["steps"]

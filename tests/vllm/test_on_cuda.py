@@ -1,12 +1,11 @@
 """What vLLM would do on CUDA, as far as a machine without it can tell."""
 
-import json
 import sys
 from typing import Any
 
 import pytest
 
-from tests.commands import ran
+from tests.commands import ran, read_json
 from tests.vllm import faked_cuda
 
 pytest.importorskip("triton", reason="without Triton vLLM takes another runner than on CUDA")
@@ -18,7 +17,7 @@ def configured(tmp_path_factory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("start") / "found.json"
     done = ran(sys.executable, "-m", "tests.vllm.faked_cuda", out, VLLM_CACHE_ROOT=str(out.parent))
     assert done.returncode == 0, done.stderr[-3000:]
-    return dict(json.loads(out.read_text()))
+    return dict(read_json(out))
 
 
 @pytest.mark.parametrize("card", faked_cuda.CARDS)
