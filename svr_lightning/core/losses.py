@@ -90,6 +90,25 @@ def expected_score(logits: Tensor, scores: Tensor, temperature: float) -> Tensor
     return ((logits.float() / temperature).softmax(dim=-1) * scores).sum(dim=-1)
 
 
+def score_divergence(logits: Tensor, scores: Tensor, temperature: float) -> Tensor:
+    """[C] KL(p || q) in nats, with q_a proportional to exp(s_a / temperature).
+
+    p = softmax(logits) over the alternatives alone. Up to a constant this is minus the expected
+    score over ``temperature``, minus the entropy of p. So p keeps alternatives that it has yet to
+    compare, and over answers of which a share y is right, it is least where p is proportional to
+    exp(mean score / temperature): with a proper score the likeliest confidence is y itself.
+
+    Args:
+        logits: [C, A], of the alternatives' tokens; -inf where a choice has fewer.
+        scores: [C, A].
+        temperature: in units of the score, > 0.
+    """
+    fewer = torch.isinf(logits)
+    logp = logits.float().log_softmax(dim=-1)
+    logq = (scores / temperature).masked_fill(fewer, -torch.inf).log_softmax(dim=-1)
+    return (logp.exp() * (logp - logq).masked_fill(fewer, 0.0)).sum(dim=-1)
+
+
 def behaviour_weights(trainer_logprobs: Tensor, engine_logprobs: Tensor, mask: Tensor) -> Tensor:
     """[B, T] importance weights pi / mu of tokens that mu sampled.
 

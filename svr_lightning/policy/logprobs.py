@@ -4,16 +4,55 @@ Shapes: B sequences, P of them different, L positions of the longest, T completi
 features, C choices.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from svr_lightning.core.linear_logprobs import linear_logprobs
 from svr_lightning.core.losses import expected_score
+from svr_lightning.core.types import TokenChoice
 
 if TYPE_CHECKING:
     from svr_lightning.training.update import TrainBatch
+
+
+class Choices(NamedTuple):
+    """Places where the policy chose among some tokens, and what each would earn."""
+
+    rows: Tensor
+    """[C] row in the token ids of a batch."""
+    logit_positions: Tensor
+    """[C] position in L whose hidden state predicts the token."""
+    token_ids: Tensor
+    """[C, A] alternatives, padded with -1."""
+    scores: Tensor
+    """[C, A]."""
+
+    @classmethod
+    def placed(cls, choices: Sequence[tuple[int, int, TokenChoice]]) -> "Choices":
+        """Choices of several sequences, each behind its row and its position in L."""
+        rows, positions = (
+            torch.tensor([(row, position) for row, position, _ in choices], dtype=torch.long)
+            .reshape(-1, 2)
+            .unbind(dim=1)
+        )
+        if not choices:
+            return cls(rows, positions, rows.reshape(0, 0), torch.zeros(0, 0))
+        ids = [torch.tensor(choice.token_ids) for _, _, choice in choices]
+        scores = [torch.tensor(choice.scores) for _, _, choice in choices]
+        return cls(
+            rows,
+            positions,
+            pad_sequence(ids, batch_first=True, padding_value=-1),
+            pad_sequence(scores, batch_first=True),
+        )
+
+    def to(self, *args: Any, **kwargs: Any) -> "Choices":
+        """Move every tensor."""
+        return Choices(*(tensor.to(*args, **kwargs) for tensor in self))
 
 
 def completion_logprobs(model: Any, batch: "TrainBatch", temperature: float) -> Tensor:
@@ -41,16 +80,12 @@ def logprobs_of(model: Any, hidden: Tensor, batch: "TrainBatch", temperature: fl
     return logp.new_zeros(batch.mask.shape).masked_scatter(batch.mask.bool(), logp)
 
 
-def choice_scores(
-    model: Any, hidden: Tensor, batch: "TrainBatch", temperature: float
-) -> Tensor | None:
-    """[C] the expected score of each choice; None if the method has none.
+def choice_scores(model: Any, hidden: Tensor, choices: Choices, temperature: float) -> Tensor:
+    """[C] the expected score of each choice, from the [P, L, H] ``hidden`` states.
 
     The output layer is applied only to the alternatives' tokens.
     """
-    if batch.choices is None:
-        return None
-    rows, positions, token_ids, scores = batch.choices
+    rows, positions, token_ids, scores = choices
     head = model.get_output_embeddings()
     bias = getattr(head, "bias", None)
     ids = token_ids.clamp(min=0)

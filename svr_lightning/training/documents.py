@@ -1,15 +1,21 @@
 """Turns to learn from, made of a policy's own answers, and as token ids.
 
 Pure functions; :mod:`svr_lightning.training.warmstart` samples, and trains on them.
+
+A self-check that tells the label would teach a policy to guess: what it cannot predict it learns as
+a distribution, whose likeliest words say the same of most answers. So every written self-check is
+drawn, whatever the label. The policy learns at its verdict and its confidence from what every
+alternative would earn there (:func:`svr_lightning.core.credit.check_choices`).
 """
 
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from svr_lightning.analysis.records import TurnRecord
+from svr_lightning.core.credit import check_choices
 from svr_lightning.core.parsing import (
     ANSWER_CLOSE,
     ANSWER_OPEN,
@@ -20,24 +26,29 @@ from svr_lightning.core.parsing import (
     SelfCheckFields,
     self_check_start,
 )
+from svr_lightning.core.rewards import RewardWeights
 from svr_lightning.core.types import (
+    Choice,
     FinishReason,
     Message,
     Problem,
     RemoteCompletion,
+    Sample,
+    TokenChoice,
     Turn,
     Verdict,
 )
 from svr_lightning.recipes.dialogues import PromptRequest, SelfVerifying, turn_of
 from svr_lightning.rollout.rendering import Renderer, end_of_turn
 from svr_lightning.tasks import Task, get_task
-from svr_lightning.tasks.grading import label
+from svr_lightning.tasks.grading import score_turns
 
-Target = Literal["mixed", "random"]
-"""What a taught self-check states: half the label and half the problem's pass rate, or a draw."""
+Target = Literal["label", "random"]
+"""What a self-check is to state: its answer's label, as far as it can be known; or what was drawn,
+so that it says nothing."""
 
 LEVELS = 20
-"""Steps between the confidences 0 and 1; the outer two are not taught."""
+"""Steps between the confidences 0 and 1; the outer two are not drawn."""
 _CHECK = f"\n{OPEN_TAG}"
 _PLACEHOLDER = re.compile(r"YOUR_[A-Z]+")
 _TAGS = re.compile(
@@ -54,6 +65,8 @@ class Document:
     completion: str
     correct: bool | None
     """y_t of the completion's answer; None where it gives none."""
+    choices: tuple[Choice, ...] = ()
+    """Places of the completion that are learned by what each alternative would earn there."""
 
     @property
     def solution(self) -> str:
@@ -108,17 +121,6 @@ def written_solution(task: Task, text: str) -> str | None:
     return f"{THINK_OPEN}\n{words}\n{THINK_CLOSE}\n{request}"
 
 
-def target_confidence(correct: bool, pass_rate: float) -> float:
-    """Half the label and half the problem's pass rate, in steps of 0.05 from 0.05 to 0.95.
-
-    Examples:
-        >>> target_confidence(True, 0.25), target_confidence(False, 0.5), target_confidence(True, 1)
-        (0.6, 0.25, 0.95)
-    """
-    level = round(LEVELS * (correct + pass_rate) / 2)
-    return min(max(level, 1), LEVELS - 1) / LEVELS
-
-
 def checked_turns(
     dialogue: SelfVerifying,
     problem: Problem,
@@ -137,11 +139,10 @@ def checked_turns(
         problem: what was answered.
         answers: the policy's answers to it, each with its label.
         target: see :data:`Target`.
-        rng: draws drafts, replies and random confidences.
+        rng: draws drafts, replies and self-checks.
         max_turns: the number of the last turn that a refinement may be.
     """
     task = get_task(problem.task)
-    pass_rate = sum(bool(answer.correct) for answer in answers) / len(answers)
     turns: list[Turn] = []
     firsts: list[Document] = []
     cut_off: list[Turn] = []
@@ -153,18 +154,19 @@ def checked_turns(
             cut_off.append(turn_of(dialogue, problem, index, completion))
             continue
         solution = written_solution(task, answer.text)
-        stated = rng.randrange(1, LEVELS) / LEVELS
-        if target == "mixed":
-            stated = target_confidence(bool(answer.correct), pass_rate)
-        verdict = Verdict.CORRECT if stated > 0.5 else Verdict.INCORRECT
-        text = f"{solution}{written_check(verdict, stated, dialogue.interface)}"
+        verdict = rng.choice([*Verdict])
+        confidence = rng.randrange(1, LEVELS) / LEVELS
+        text = f"{solution}{written_check(verdict, confidence, dialogue.interface)}"
         turn = turn_of(dialogue, problem, index, RemoteCompletion(text=text))
-        correct = label(task, turn.reading.final_part(text), problem).correct
-        form = dialogue.formats(task, turn)
-        if solution is None or correct != answer.correct or form != (1.0, 1.0):
+        (scored,) = score_turns(problem, [turn], dialogue.formats)
+        in_form = scored.task_format == scored.self_check_format == 1.0
+        if solution is None or scored.correct != answer.correct or not in_form:
             continue
+        choices: tuple[Choice, ...] = ()
+        if target == "label":
+            choices = check_choices(scored, turn.reading.check, RewardWeights())
         turns.append(turn)
-        firsts.append(Document(dialogue.first(problem), text, answer.correct))
+        firsts.append(Document(dialogue.first(problem), text, scored.correct, choices))
     drafts = [*turns, *cut_off]
     if not turns or len(drafts) < 2:
         return firsts
@@ -175,7 +177,7 @@ def checked_turns(
     reply = firsts[rng.choice(replies)]
     later = dialogue.later(problem, [draft])
     messages = later.messages if isinstance(later, PromptRequest) else later
-    return [*firsts, Document(messages, reply.completion, reply.correct)]
+    return [*firsts, replace(reply, messages=messages)]
 
 
 # --- token ids ----------------------------------------------------------------------------------
@@ -189,6 +191,8 @@ class Encoded:
     """[L] prompt, completion and end of turn."""
     weights: list[float]
     """[L] of each token's loss: 0 in the prompt."""
+    choices: tuple[TokenChoice, ...] = ()
+    """By their places in ``ids``. The loss there is of what the alternatives would earn."""
 
 
 def encode(renderer: Renderer, document: Document, check_weight: float = 1.0) -> Encoded:
@@ -207,7 +211,22 @@ def encode(renderer: Renderer, document: Document, check_weight: float = 1.0) ->
     spans = completion["offset_mapping"]
     checked = [check_weight if right > solved else 1.0 for _, right in spans]
     end_token = next(iter(end_of_turn(tokenizer).values()), tokenizer.eos_token_id)
+    learned = (*completion["input_ids"], end_token)
+    sample = Sample(
+        prompt_ids=tuple(ids),
+        completion_ids=learned,
+        logprobs=(),
+        advantage=0.0,
+        group_id="",
+        policy_version=0,
+        choices=document.choices,
+    )
+    choices = [
+        replace(choice, position=len(ids) + choice.position)
+        for choice in renderer.token_choices(sample)
+    ]
     return Encoded(
-        ids=[*ids, *completion["input_ids"], end_token],
+        ids=[*ids, *learned],
         weights=[*[0.0] * len(ids), *checked, 1.0],
+        choices=tuple(choices),
     )

@@ -8,7 +8,7 @@ tokens in the loss, C choices with an exact expectation, of at most A alternativ
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch import Tensor
 from svr_lightning.core.losses import LossSpec, policy_loss
 from svr_lightning.core.types import Sample
 from svr_lightning.policy.logprobs import (
+    Choices,
     choice_scores,
     completion_logprobs,
     hidden_states,
@@ -23,23 +24,6 @@ from svr_lightning.policy.logprobs import (
 )
 from svr_lightning.recipes.base import Group, sample_of
 from svr_lightning.rollout.rendering import Renderer
-
-
-class Choices(NamedTuple):
-    """Places where the policy chose among some tokens, and what each would earn."""
-
-    rows: Tensor
-    """[C] row in ``input_ids``."""
-    logit_positions: Tensor
-    """[C] position in L whose hidden state predicts the token."""
-    token_ids: Tensor
-    """[C, A] alternatives, padded with -1."""
-    scores: Tensor
-    """[C, A]."""
-
-    def to(self, *args: Any, **kwargs: Any) -> "Choices":
-        """Move every tensor."""
-        return Choices(*(tensor.to(*args, **kwargs) for tensor in self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,20 +275,12 @@ def _loss_tokens(sample: Sample, renderer: Renderer | None) -> tuple[int, int]:
 def _choices(
     samples: Sequence[Sample], row_of: dict[tuple[int, ...], int], renderer: Renderer | None
 ) -> Choices:
-    places = []
     choices = []
     for sample in samples:
         for choice in _needed(renderer).token_choices(sample) if sample.choices else ():
             predicted_at = len(sample.prompt_ids) - 1 + choice.position
-            places.append((row_of[_sequence(sample)], predicted_at))
-            choices.append(choice)
-    rows, positions = _pairs(places)
-    return Choices(
-        rows=rows,
-        logit_positions=positions,
-        token_ids=_padded([choice.token_ids for choice in choices], -1).long(),
-        scores=_padded([choice.scores for choice in choices], 0.0).float(),
-    )
+            choices.append((row_of[_sequence(sample)], predicted_at, choice))
+    return Choices.placed(choices)
 
 
 def _pairs(pairs: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
@@ -376,8 +352,9 @@ def policy_update_loss(
     )
     loss = terms.loss.sum() * batch.weight
     weight = batch.mean_weight
-    scores = choice_scores(policy, hidden, batch, temperature)
-    if scores is not None:
+    scores = None
+    if batch.choices is not None:
+        scores = choice_scores(policy, hidden, batch.choices, temperature)
         loss = loss - scores.sum() * batch.choice_weight
     # While both have the same weights, trainer and engine differ by rounding alone.
     gap = ((logp.detach() - batch.engine_logprobs).abs() * batch.mask).sum(1)

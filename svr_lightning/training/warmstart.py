@@ -1,8 +1,8 @@
 """``svr warmstart``: teach any policy the form of SVR's turns, on its own answers.
 
 The policy answers each training problem several times under a plain prompt. Its graded answers
-become turns of SVR's form, whose self-checks state half the label and half the problem's pass rate
-(:mod:`svr_lightning.training.documents`), and it is trained on them.
+become turns of SVR's form (:mod:`svr_lightning.training.documents`), and it is trained on them: on
+the words by cross-entropy, on what a self-check states by the proper score of each alternative.
 """
 
 import hashlib
@@ -69,9 +69,9 @@ class WarmStartConfig(Checked):
     prompt: str | None = None
     """What the plain prompt adds to the question; or, with ``{question}`` in it, all of the prompt,
     such as worked examples before the question. None asks for the task's form of an answer."""
-    target: Target = "mixed"
-    """What self-checks state: ``mixed`` is half the label and half the problem's pass rate, in
-    steps of 0.05; ``random`` is drawn, so that they say nothing."""
+    target: Target = "label"
+    """What self-checks learn: ``label`` is how likely the answer is right; ``random`` is what was
+    drawn, so that they say nothing."""
     passes: Positive = 2.0
     """How often each turn is trained on, on average."""
     batch: Count = 8

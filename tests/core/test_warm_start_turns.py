@@ -13,7 +13,6 @@ from svr_lightning.recipes.dialogues import SelfVerifying
 from svr_lightning.tasks import get_task
 from svr_lightning.training.documents import (
     checked_turns,
-    target_confidence,
     written_check,
     written_solution,
 )
@@ -43,28 +42,11 @@ WRONG = answer("2 and 2 is 5.\n#### 5", correct=False)
 CUT = answer("2 and 2 and then", correct=False, truncated=True)
 
 
-def turns(answers, seed=0, target="mixed", max_turns=5, dialogue=None, problem=PROBLEM):
+def turns(answers, seed=0, target="label", max_turns=5, dialogue=None, problem=PROBLEM):
     rng = random.Random(seed)
     return checked_turns(
         dialogue or SelfVerifying(), problem, answers, target, rng, max_turns=max_turns
     )
-
-
-@pytest.mark.parametrize(
-    ("correct", "pass_rate", "stated"),
-    [
-        (True, 1.0, 0.95),  # 1 is not taught
-        (True, 0.75, 0.9),  # .875, which lies between two steps: to the even one
-        (True, 0.5, 0.75),
-        (True, 0.25, 0.6),
-        (False, 0.75, 0.4),
-        (False, 0.5, 0.25),
-        (False, 0.25, 0.1),
-        (False, 0.0, 0.05),
-    ],
-)
-def test_the_target_is_half_the_label_and_half_the_pass_rate(correct, pass_rate, stated):
-    assert target_confidence(correct, pass_rate) == stated
 
 
 @pytest.mark.parametrize(
@@ -98,17 +80,44 @@ def test_an_answer_keeps_its_words_and_gets_the_form_that_the_task_asks_for(task
     assert written_solution(get_task(task), plain) == written
 
 
-def test_every_answer_states_its_target_and_the_verdict_follows_it():
-    firsts = turns([RIGHT, WRONG, WRONG, WRONG])[:4]
-    stated = [parse_self_check(turn.completion) for turn in firsts]
-    # Of four answers one is right: (1 + 1/4) / 2 = .625 and (0 + 1/4) / 2 = .125, rounded to even.
-    assert [(check.verdict, check.confidence) for check in stated] == [
-        (Verdict.CORRECT, 0.6),
-        *[(Verdict.INCORRECT, 0.1)] * 3,
-    ]
-    for turn in firsts:
+def test_what_a_self_check_says_is_drawn_whatever_the_label():
+    relabelled = [replace(WRONG, correct=True), replace(RIGHT, correct=False)]
+    five = replace(PROBLEM, reference="5")
+    for seed in range(20):
+        as_labelled = turns([WRONG, RIGHT], seed)
+        otherwise = turns(relabelled, seed, problem=five)
+        written = [(turn.messages, turn.completion) for turn in as_labelled]
+        assert written == [(turn.messages, turn.completion) for turn in otherwise]
+    drawn = [parse_self_check(turns([RIGHT], seed)[0].completion) for seed in range(200)]
+    assert {check.verdict for check in drawn} == {*Verdict}
+    assert {check.confidence for check in drawn} == {level / 20 for level in range(1, 20)}
+
+
+@pytest.mark.parametrize(("given", "verdicts"), [(RIGHT, (0.3, 0, 0)), (WRONG, (-0.8, 0.2, 0))])
+def test_the_label_says_what_each_verdict_and_each_confidence_would_earn(given, verdicts):
+    for seed in range(5):
+        (turn,) = turns([given], seed)
         assert turn.messages == first_turn_messages(GSM8K, PROBLEM)
-        assert GSM8K.grade(turn.completion, PROBLEM) is turn.correct
+        assert GSM8K.grade(turn.completion, PROBLEM) is turn.correct is given.correct
+        check = parse_self_check(turn.completion)
+        verdict, confidence = turn.choices
+        assert turn.completion[slice(*verdict.span)] == check.verdict.value
+        assert turn.completion[slice(*confidence.span)] == f"{check.confidence:.2f}"[2:]
+        # Half of 1 - (c - y)^2, and for the verdict what it adds.
+        brier = 0.5 * (1 - (check.confidence - given.correct) ** 2)
+        assert verdict.alternatives == ("CORRECT", "INCORRECT", "UNSURE")
+        assert verdict.scores == pytest.approx([brier + more for more in verdicts])
+        added = dict(zip(Verdict, verdicts, strict=True))[check.verdict]
+        assert len(confidence.scores) == 100
+        for number, score in enumerate(confidence.scores):
+            stated = 0.5 * (1 - (number / 100 - given.correct) ** 2)
+            assert score == pytest.approx(stated + added)
+
+
+def test_a_random_target_has_nothing_to_earn():
+    written = turns([RIGHT, WRONG], target="random")
+    assert [turn.completion for turn in written] == [t.completion for t in turns([RIGHT, WRONG])]
+    assert not any(turn.choices for turn in written)
 
 
 def test_a_refinement_shows_one_answer_with_its_check_and_replies_with_another():
@@ -141,24 +150,12 @@ def test_an_answer_that_was_cut_off_is_a_draft_and_no_reply():
     assert refined.completion == firsts[0].completion
     assert "TRUNCATED" in refined.messages[-1]["content"]
     assert "2 and 2 and then" in refined.messages[-1]["content"]
-    # It counts in the pass rate: (1 + 1/2) / 2.
-    assert parse_self_check(firsts[0].completion).confidence == 0.75
 
 
 def test_a_single_answer_has_no_refinement_and_an_unreadable_one_is_left_out():
     assert len(turns([RIGHT])) == 1
     assert turns([answer("Who knows?", correct=False)]) == []
     assert len(turns([RIGHT, answer("Who knows?", correct=False)])) == 1
-
-
-def test_a_random_target_does_not_depend_on_the_labels():
-    relabelled = [replace(WRONG, correct=True), replace(RIGHT, correct=False)]
-    for seed in range(20):
-        as_labelled = turns([WRONG, RIGHT], seed, target="random")
-        five = replace(PROBLEM, reference="5")
-        otherwise = turns(relabelled, seed, target="random", problem=five)
-        written = [(turn.messages, turn.completion) for turn in as_labelled]
-        assert written == [(turn.messages, turn.completion) for turn in otherwise]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +169,11 @@ def test_a_random_target_does_not_depend_on_the_labels():
 def test_the_self_check_has_the_fields_that_the_method_asks_for(interface, check):
     assert written_check(Verdict.CORRECT, 0.95, interface) == check
     (turn,) = turns([RIGHT], dialogue=SelfVerifying(interface))
-    assert turn.completion.endswith(f"</answer>{check}")
+    stated = SelfVerifying(interface).read(turn.completion)
+    assert turn.completion.endswith(
+        f"</answer>{written_check(stated.verdict, stated.confidence, interface)}"
+    )
+    assert len(turn.choices) == (2 if interface == "joint" else 1)
 
 
 def test_an_answer_that_the_form_would_grade_otherwise_is_left_out():
