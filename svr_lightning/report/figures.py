@@ -17,6 +17,7 @@ from svr_lightning.analysis.intervals import effective_size, wilson_interval
 from svr_lightning.analysis.metrics import Summary, columns_of, groups, summarize
 from svr_lightning.analysis.table import Bools, Ints, TurnTable, cluster_codes, pool
 from svr_lightning.core.metrics import VERDICT_CODES
+from svr_lightning.core.stopping import Confident
 from svr_lightning.report import drawing
 from svr_lightning.report.drawing import BLUE, FAINT, GREY, ORANGE, Draw
 from svr_lightning.report.runs import Method, Numbers, data_sets
@@ -58,6 +59,16 @@ def all_figures(methods: Sequence[Method]) -> tuple[list[Plot], list[str]]:
                     draw=draw_reliability,
                 )
                 figures.append(reliability)
+        if method.at_thresholds:
+            figures.append(
+                Plot(
+                    name=f"3_thresholds_{number}",
+                    caption=f"{method.name}: accuracy and premature stop error (PSE) at other "
+                    "confidence thresholds \u03b3. Dashed: the threshold of its rule.",
+                    numbers=threshold_numbers(method),
+                    draw=draw_thresholds,
+                )
+            )
         if not run.budget and any(table.max_turns > 1 for table in run.tables.values()):
             notes.append(
                 f"{method.name}: no fixed budgets and no thresholds, because its trajectories end "
@@ -162,6 +173,45 @@ def draw_frontier(data: Numbers) -> Figure:
         drawing.share_axis(axes)
         axes.set_title(drawing.shown(panel["name"]))
         axes.set_ylabel("accuracy")
+    drawing.legend(figure)
+    return figure
+
+
+# --- how much depends on the threshold? -------------------------------------------------------
+
+
+def threshold_numbers(method: Method) -> Numbers:
+    """Accuracy and PSE of a method at every threshold, on each average or data set."""
+    tables = method.runs[0].tables
+    rules = [table.rule for table in tables.values()]
+    return {
+        "own": sorted({rule.threshold for rule in rules if isinstance(rule, Confident)}),
+        "thresholds": [*method.at_thresholds],
+        "lines": [
+            {"name": part}
+            | {
+                metric: [summary(part, metric).mean for summary in method.at_thresholds.values()]
+                for metric in ("accuracy", "pse")
+            }
+            for part in groups(tables)
+        ],
+    }
+
+
+def draw_thresholds(data: Numbers) -> Figure:
+    """Two panels over the threshold, with a line for each average or data set."""
+    figure = drawing.new_figure(4.4)
+    panels = figure.subplots(2, 1, sharex=True)
+    for axes, metric, title in zip(panels, ("accuracy", "pse"), ("accuracy", "PSE"), strict=True):
+        for line, (colour, marker) in zip(data["lines"], cycle(drawing.METHODS), strict=False):
+            values = [np.nan if value is None else value for value in line[metric]]
+            name = drawing.shown(line["name"])
+            axes.plot(data["thresholds"], values, color=colour, marker=marker, label=name)
+        for threshold in data["own"]:
+            axes.axvline(threshold, color=FAINT, linestyle=drawing.DASHED, zorder=0)
+        drawing.share_axis(axes)
+        axes.set_ylabel(title)
+    panels[1].set_xlabel("confidence threshold \u03b3")
     drawing.legend(figure)
     return figure
 

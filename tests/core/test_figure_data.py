@@ -15,8 +15,10 @@ from svr_lightning.metrics import METRIC_NAMES
 from svr_lightning.report.figures import (
     bin_of,
     draw_frontier,
+    draw_thresholds,
     frontier_numbers,
     reliability_numbers,
+    threshold_numbers,
 )
 from svr_lightning.report.runs import Method, read_methods
 from tests.trajectories import record, save, turn_tables, uncensored
@@ -76,6 +78,18 @@ def svr(tmp_path) -> Method:
     """The six trajectories as a method with T_max = 3."""
     (method,) = read_methods([f"SVR={save(tmp_path / 'svr', uncensored())}"])
     return method
+
+
+def test_thresholds_have_a_line_of_accuracy_and_one_of_pse(svr):
+    found = threshold_numbers(svr)
+    (line,) = found["lines"]
+    by_threshold = dict(zip(found["thresholds"], line["accuracy"], strict=True))
+    assert found["own"] == [0.85]
+    assert [by_threshold[gamma] for gamma in (0.8, 0.85, 0.95)] == [2 / 3, 1 / 2, 1 / 2]
+    assert line["pse"] == [row(line["name"], "pse").mean for row in svr.at_thresholds.values()]
+    accuracy, pse = draw_thresholds(found).axes
+    assert accuracy.get_lines()[0].get_ydata().tolist() == line["accuracy"]
+    assert pse.get_lines()[1].get_xdata() == [0.85, 0.85]
 
 
 def lines_of(figure: Figure) -> dict[str, tuple[list[float], list[float]]]:

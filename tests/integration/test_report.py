@@ -344,7 +344,7 @@ def test_a_method_without_self_checks_has_nothing_that_would_need_them(tmp_path)
     assert set(row[9:]) == {"--"}
     assert "mt: 2 fixed turns; one: one turn; svr: CORRECT at" in found["results"].caption
     figures, notes = all_figures(methods)
-    assert [figure.name for figure in figures] == ["1_tokens", "2_reliability_3"]
+    assert [figure.name for figure in figures] == ["1_tokens", "2_reliability_3", "3_thresholds_3"]
     assert not any("fixed budgets" in note for note in notes)
     assert "mt: no figures of confidence, because no turn states one." in notes
     for figure in figures:
@@ -489,7 +489,7 @@ def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(tm
     path = save(tmp_path / "run", uncensored(), config(42))
     figures, notes = all_figures(read_methods([f"m={path}"]))
     assert notes == []
-    assert [figure.name for figure in figures] == ["1_tokens", "2_reliability_1"]
+    assert [figure.name for figure in figures] == ["1_tokens", "2_reliability_1", "3_thresholds_1"]
     for figure in figures:
         numbers = json.loads(json.dumps(figure.numbers))
         first, second = svg(figure.draw, figure.numbers), svg(figure.draw, numbers)
