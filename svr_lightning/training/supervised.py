@@ -120,18 +120,18 @@ def _accumulate(model: Any, chosen: list[Encoded], micro_batch: int) -> float:
                 for choice in encoded.choices
             ]
         ).to(model.device)
-        chosen = choices.rows, choices.logit_positions
+        places = choices.rows, choices.logit_positions
         learn = weights > 0
-        learn[chosen] = False
+        learn[places] = False
         # Other processors compute products in bfloat16 in software, more slowly than in fp32.
         fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
         with torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.is_cuda or fast):
             hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
             logits = model.get_output_embeddings()(hidden[learn]).float()
-            stated = model.get_output_embeddings()(hidden[chosen]).float()
+            stated = model.get_output_embeddings()(hidden[places]).float()
         losses = torch.nn.functional.cross_entropy(logits, targets[learn], reduction="none")
         missed = _choice_losses(stated, choices)
-        loss = (losses * weights[learn]).sum() + (missed * weights[chosen]).sum()
+        loss = (losses * weights[learn]).sum() + (missed * weights[places]).sum()
         (loss / total).backward()  # type: ignore[no-untyped-call]
         loss_sum += loss.item()
     return loss_sum / total
