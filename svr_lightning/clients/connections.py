@@ -95,7 +95,6 @@ class Connections:
         most: requests at the same time; further ones wait.
         retries: of each request.
         access: what the server asks for.
-        kept: whether a connection serves several requests.
 
     Raises:
         ConfigError: if the environment names a proxy or certificates that cannot be used.
@@ -104,9 +103,7 @@ class Connections:
     on_error: Callable[[ServerError], None] | None = None
     """Called with the error of each try."""
 
-    def __init__(
-        self, most: int, retries: Retries, *, access: Access = OPEN, kept: bool = True
-    ) -> None:
+    def __init__(self, most: int, retries: Retries, *, access: Access = OPEN) -> None:
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if access.key:
             headers["Authorization"] = f"Bearer {access.key}"
@@ -120,7 +117,7 @@ class Connections:
                     headers={**headers, **access.headers},
                     params=dict(access.query),
                     timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
-                    limits=httpx.Limits(max_keepalive_connections=None if kept else 0),
+                    limits=httpx.Limits(max_keepalive_connections=None),
                     verify=context,
                 )
                 for _ in range(math.ceil(most / _TOGETHER))
@@ -134,20 +131,20 @@ class Connections:
         self._next = cycle(self._pools)
 
     async def exchange(
-        self, url: str, body: Mapping[str, Any] | None, read: Callable[[bytes], T], seed: int = 0
+        self, url: str, body: Mapping[str, Any], read: Callable[[bytes], T], seed: int = 0
     ) -> T:
-        """Send a request, POST where it has a body, until it is answered.
+        """Post a request until it is answered.
 
         Args:
             url: where to.
-            body: sent as JSON; None for GET.
+            body: sent as JSON.
             read: reads an answer of status 200; a temporary error of it is a reason to ask again.
             seed: of the waits between tries.
 
         Raises:
             ServerError: of the last try.
         """
-        data = None if body is None else json.dumps(body).encode("ascii")
+        data = json.dumps(body).encode("ascii")
         jitter = random.Random(seed)  # noqa: S311
         clock = asyncio.get_running_loop().time
         async with self._slots:
@@ -167,7 +164,7 @@ class Connections:
                 await asyncio.sleep(delay)
         raise AssertionError
 
-    async def _try(self, url: str, data: bytes | None) -> bytes:
+    async def _try(self, url: str, data: bytes) -> bytes:
         """The whole answer, if its status is 200."""
         timeout = self._retries.timeout
         try:
@@ -201,10 +198,9 @@ class Connections:
             retry_after=self.mask.line(retry_after) if readable else None,
         )
 
-    async def _send(self, url: str, data: bytes | None) -> tuple[httpx.Response, bytes]:
+    async def _send(self, url: str, data: bytes) -> tuple[httpx.Response, bytes]:
         body = bytearray()
-        method = "GET" if data is None else "POST"
-        async with next(self._next).stream(method, url, content=data) as response:
+        async with next(self._next).stream("POST", url, content=data) as response:
             # Unpacked, a small answer could be of any size.
             if response.headers.get("content-encoding", "identity").lower() != "identity":
                 raise ServerError("its answer is compressed, which was not allowed", status=200)

@@ -1,7 +1,12 @@
 """The engine for a server that speaks the OpenAI chat-completions protocol."""
 
+import contextlib
 import warnings
+from concurrent import futures
 from typing import Any
+
+import httpx
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from svr_lightning.clients.chat_answers import ServerError
 from svr_lightning.clients.chat_model import ChatModel, check_fields
@@ -14,8 +19,7 @@ from svr_lightning.clients.connections import (
     read_key,
 )
 from svr_lightning.core.ranges import Count, Positive, check_arguments
-from svr_lightning.engines.base import Refusal, Request, TextOutput
-from svr_lightning.engines.in_flight import RemoteEngine
+from svr_lightning.engines.base import Engine, Refusal, Request, TextOutput
 from svr_lightning.errors import ConfigError, require
 
 DEFAULT_KEY = "OPENAI_API_KEY"
@@ -27,8 +31,11 @@ REFUSALS = 8
 """Number of refused requests before the first answer that stops the run."""
 
 
-class OpenAIEngine(RemoteEngine):
+class OpenAIEngine(Engine):
     """Asks a server for completions. For evaluation only: it returns no token ids.
+
+    Each request is a coroutine of a background event loop, whose result is taken as soon as it is
+    there.
 
     Args:
         base_url: address up to the version, such as ``http://127.0.0.1:8000/v1``.
@@ -66,7 +73,6 @@ class OpenAIEngine(RemoteEngine):
         headers: dict[str, str] | None = None,
         query: dict[str, str] | None = None,
     ) -> None:
-        super().__init__()
         check_url(base_url, "model.engine.base_url", _INSTEAD)
         require(
             bool(model_name.strip()),
@@ -86,6 +92,10 @@ class OpenAIEngine(RemoteEngine):
         self.access()  # a variable that is not set is reported before any data is read
         self._answered = 0
         self._refused = 0
+        self._portal: BlockingPortal | None = None
+        self._thread = contextlib.ExitStack()
+        self._running: dict[int, futures.Future[TextOutput | Refusal]] = {}
+        self._http: Connections
 
     def access(self) -> Access:
         """The key, headers and query, read where they are used, so that no value is stored."""
@@ -102,11 +112,42 @@ class OpenAIEngine(RemoteEngine):
     def sync(self, model: Any, version: int) -> None:
         """The server has its own weights."""
 
-    def connect(self) -> Connections:
-        """Connections with the key."""
-        return Connections(self.max_batch, self.retries, access=self.access())
+    def submit(self, request: Request) -> None:
+        """Start a request; the first one opens connections, which last until the engine sleeps."""
+        if self._portal is None:
+            self._http = Connections(self.max_batch, self.retries, access=self.access())
+            self._portal = self._thread.enter_context(start_blocking_portal())
+        self._running[request.id] = self._portal.start_task_soon(self._complete, request)
 
-    async def complete(self, request: Request) -> TextOutput | Refusal:
+    def step(self) -> list[TextOutput | Refusal]:
+        """Outputs of finished requests; waits for the first one, if anything runs.
+
+        Raises:
+            ConfigError: if no request can be completed.
+        """
+        running = self._running.values()
+        done, _ = futures.wait(running, return_when=futures.FIRST_COMPLETED)
+        ended = [number for number, future in self._running.items() if future in done]
+        return [self._running.pop(number).result() for number in ended]
+
+    def cancel(self) -> None:
+        """Stop all requests."""
+        self.sleep()
+
+    def sleep(self) -> None:
+        """Stop all requests and close the connections; the next submit opens new ones."""
+        if self._portal is None:
+            return
+        for future in list(self._running.values()):  # else each would find its server gone
+            future.cancel()
+        with contextlib.suppress(httpx.HTTPError, OSError):
+            self._portal.call(self._http.close)
+        self._running.clear()
+        self._portal.call(self._portal.stop, True)
+        self._thread.close()
+        self._portal = None
+
+    async def _complete(self, request: Request) -> TextOutput | Refusal:
         """Ask as soon as fewer than ``concurrency`` requests are in flight.
 
         Raises:

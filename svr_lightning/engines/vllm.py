@@ -185,7 +185,7 @@ class VLLMEngine(Engine):
 
 
 def sampling_params(request: Request, stop_token_ids: Sequence[int]) -> dict[str, Any]:
-    """How vLLM samples a completion, here or as a server."""
+    """How vLLM samples a completion."""
     sampling = request.sampling
     return {
         "max_tokens": sampling.max_completion_tokens,

@@ -87,7 +87,7 @@ class Evaluator:
         require(
             self.engine.reads_tokens or not self.config.greedy_check,
             f"model.evaluation.greedy_check: {type(self.engine).__name__} cannot continue a "
-            "completion; use TransformersEngine, VLLMEngine or ServersEngine",
+            "completion; use TransformersEngine or VLLMEngine",
         )
         get_grader(self.config.grader).prepare()
         protocol = self.config.resolve(self.recipe or SVR())

@@ -158,7 +158,7 @@ class SVRModule(PolicyModule):
         require(
             not isinstance(self.actor, RemotePolicy),
             f"model.engine={type(self.engine).__name__} returns no token ids, which training "
-            "needs; leave model.engine out, or use TransformersEngine, VLLMEngine or ServersEngine",
+            "needs; leave model.engine out, or use TransformersEngine or VLLMEngine",
         )
         for logger in self.trainer.loggers:
             logger.log_hyperparams(self.run_config)

@@ -39,9 +39,7 @@ def test_a_layer_fits_every_run(path):
         assert isinstance(recipe(run, path), Recipe)
 
 
-HARDWARE = [
-    CONFIGS / "hardware" / f"{n}.yaml" for n in ("1gpu", "4gpu_zero2", "multi_node", "servers")
-]
+HARDWARE = [CONFIGS / "hardware" / f"{n}.yaml" for n in ("1gpu", "4gpu_zero2", "multi_node")]
 SCALES = [CONFIGS / "experiments" / "miniature.yaml", CONFIGS / "hardware" / "cpu_smoke.yaml"]
 
 

@@ -61,7 +61,7 @@ def assert_within(layer: Any, resolved: Any) -> None:
         assert resolved == layer
 
 
-@pytest.mark.parametrize("hardware", ["1gpu", "4gpu_zero2", "multi_node", "servers"])
+@pytest.mark.parametrize("hardware", ["1gpu", "4gpu_zero2", "multi_node"])
 def test_every_number_of_gpus_keeps_the_papers_batch(capsys, hardware):
     layers = (CONFIGS / name for name in ("gsm8k.yaml", f"hardware/{hardware}.yaml"))
     resolved = resolve(capsys, *layers)

@@ -31,8 +31,8 @@ def fault(capsys, tmp_path, *words: object) -> str:
         ([f"{STOP}.threshold", "0.9"], ["model.evaluation.stop: ", "StopRule is abstract"]),
         ([f"{RECIPE}.loss.betaa", "1"], ["model.recipe: ", "--loss.betaa=1"]),
         (
-            [ENGINE, "svr_lightning.engines.servers.ServersEngine"],
-            ["model.engine: ", "required: urls, folder"],
+            [ENGINE, "svr_lightning.engines.openai.OpenAIEngine"],
+            ["model.engine: ", "required: base_url, model_name"],
         ),
         (["--data.test", "[{orderz: 1}]"], ["data.test: Option 'orderz' is not accepted"]),
         (["--seed_everything", "-1"], ["seed_everything=-1 must lie in [0, 4294967295]"]),

@@ -6,18 +6,28 @@ from typing import Any
 import pytest
 from transformers import PretrainedConfig, Qwen3_5ForCausalLM
 
+from svr_lightning.core.types import Decoding
+from svr_lightning.engines.base import Request
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.engines.vllm import (
     MOST_SEQUENCES,
     VLLMEngine,
     config_folder,
     defaults,
+    sampling_params,
     served_config,
 )
 from svr_lightning.engines.vllm_process import process_named
 from svr_lightning.errors import ConfigError
 from tests.models import tiny_hybrid, tiny_qwen3
 from tests.small_fit import data, module, trainer
+
+
+def test_a_request_has_its_sampling_and_what_alone_ends_it():
+    request = Request(id=3, seed=2**63 - 1, sampling=Decoding(temperature=0.7, top_k=5))
+    sent = sampling_params(request, (7, 9))
+    assert (sent["seed"], sent["top_k"], sent["temperature"]) == (2**63 - 1, 5, 0.7)
+    assert (sent["stop_token_ids"], sent["ignore_eos"], sent["logprobs"]) == ([7, 9], True, 0)
 
 
 def test_a_model_has_one_folder_in_vllms_cache_wherever_it_was_read_from(tmp_path, monkeypatch):
