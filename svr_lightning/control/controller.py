@@ -43,7 +43,6 @@ Client = Callable[[list[Message], int], Any]
 """Takes messages and a completion limit in tokens; returns a reply, or an awaitable of one. It is
 text; text and whether it was cut off; a chat completion as a mapping or as an object with
 ``model_dump`` (OpenAI SDK, LiteLLM); or an httpx response."""
-OnTurn = Callable[[Turn], None]
 
 
 def read_reply(reply: Any) -> AnyCompletion:
@@ -217,17 +216,14 @@ class Controller(Settings, _Asking):
 
     # --- two ways to call a client ---------------------------------------------------------------
 
-    def solve(
-        self, question: str, on_turn: OnTurn | None = None, *, context: Sequence[Message] = ()
-    ) -> Result:
+    def solve(self, question: str, *, context: Sequence[Message] = ()) -> Result:
         """Answer a question, one call after another.
 
         Args:
             question: as the policy sees it.
-            on_turn: called with each turn as it ends.
             context: messages before the question: of the system, or of an earlier conversation.
         """
-        work = self._solve(question, on_turn, context, _CallsNow)
+        work = self._solve(question, context, _CallsNow)
         try:
             work.send(None)  # a synchronous client never suspends it
         except StopIteration as end:
@@ -235,18 +231,15 @@ class Controller(Settings, _Asking):
             return result
         raise AssertionError
 
-    async def solve_async(
-        self, question: str, on_turn: OnTurn | None = None, *, context: Sequence[Message] = ()
-    ) -> Result:
+    async def solve_async(self, question: str, *, context: Sequence[Message] = ()) -> Result:
         """Answer a question with an asynchronous or synchronous client; see :meth:`solve`."""
-        return await self._solve(question, on_turn, context, _Calls)
+        return await self._solve(question, context, _Calls)
 
     # --- what both share -------------------------------------------------------------------------
 
     async def _solve(
         self,
         question: str,
-        on_turn: OnTurn | None,
         context: Sequence[Message],
         kind: type["_Calls"],
     ) -> Result:
@@ -259,9 +252,7 @@ class Controller(Settings, _Asking):
         escalation = None
         try:
             try:
-                accepted, limit = await self._turns(
-                    rollout, turns, context, calls, deadline, on_turn
-                )
+                accepted, limit = await self._turns(rollout, turns, context, calls, deadline)
             finally:
                 unused = await calls.close(turns)
             if not accepted and self.escalate is not None:
@@ -299,7 +290,6 @@ class Controller(Settings, _Asking):
         context: Sequence[Message],
         calls: "_Calls",
         deadline: float,
-        on_turn: OnTurn | None,
     ) -> tuple[bool, str]:
         """Complete a rollout's prompts.
 
@@ -323,8 +313,6 @@ class Controller(Settings, _Asking):
             if completion is None:
                 return False, f"limit of {self.seconds:g} seconds"
             prompts, accepted = await calls.read(rollout, completion)
-            if on_turn is not None:
-                on_turn(turns[-1])
             if not prompts:
                 return accepted, ""
             (prompt,) = prompts

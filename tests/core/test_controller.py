@@ -103,11 +103,8 @@ def test_the_prompts_can_be_those_of_another_dialogue():
     [("answer", "answered", "10-4"), ("give_up", "gave_up", None)],
 )
 def test_an_answer_that_no_turn_vouches_for(otherwise, outcome, answer):
-    turns = []
-    result = Controller(
-        Script([reply(DOUBT)] * 2), "countdown", max_turns=2, otherwise=otherwise
-    ).solve(QUESTION, turns.append)
-    assert result.turns == tuple(turns)
+    script = Script([reply(DOUBT)] * 2)
+    result = Controller(script, "countdown", max_turns=2, otherwise=otherwise).solve(QUESTION)
     assert (result.outcome, result.accepted, result.answer) == (outcome, False, answer)
     assert [turn.index for turn in result.turns] == [1, 2]
     assert result.reason == "no turn was accepted by: CORRECT at confidence >= 0.85"
@@ -137,11 +134,10 @@ def test_a_long_text_is_read_beside_the_event_loop():
     async def client(messages: Messages, max_tokens: int) -> str:
         return DOUBT + "1" * (10**5 if len(readers) == 1 else 0)
 
-    turns = []
     controller = Controller(client, "countdown", dialogue=Noting(), max_turns=3)
-    asyncio.run(controller.solve_async(QUESTION, turns.append))
+    result = asyncio.run(controller.solve_async(QUESTION))
     assert [name == "MainThread" for name in readers] == [True, False, True]
-    assert [turn.index for turn in turns] == [1, 2, 3]
+    assert [turn.index for turn in result.turns] == [1, 2, 3]
 
 
 def test_a_hung_client_is_given_up_at_the_limit_of_seconds():
