@@ -87,8 +87,6 @@ class Task(ABC):
     """
     max_completion_tokens: int = 2048
     """L_gen: completion limit of an evaluation whose configuration sets none."""
-    grader: str = "paper"
-    """The name of :meth:`grade`'s rule in results."""
     takes_first: bool = False
     """Whether :meth:`extract_answer` takes the first of several answers rather than the last."""
     mathematical: bool = False
