@@ -208,7 +208,7 @@ def draw_thresholds(data: Numbers) -> Figure:
             name = drawing.shown(line["name"])
             axes.plot(data["thresholds"], values, color=colour, marker=marker, label=name)
         for threshold in data["own"]:
-            axes.axvline(threshold, color=FAINT, linestyle=drawing.DASHED, zorder=0)
+            axes.axvline(threshold, color=FAINT, linestyle="--", zorder=0)
         drawing.share_axis(axes)
         axes.set_ylabel(title)
     panels[1].set_xlabel("confidence threshold \u03b3")
