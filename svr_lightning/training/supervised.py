@@ -18,8 +18,9 @@ from svr_lightning.policy.logprobs import Choices
 from svr_lightning.training.checkpoint import DurableCheckpointIO
 from svr_lightning.training.documents import Encoded
 
-SAVE_EVERY = 50
-"""Optimizer steps between two checkpoints."""
+SAVE_STEPS = 50
+SAVE_SECONDS = 600
+"""After so many optimizer steps, or so long, there is another checkpoint."""
 CHOICE_TEMPERATURE = 0.05
 """Of :func:`.score_divergence`. At a Brier score of half (c - y)^2 the confidences that a policy
 learns to draw have a standard deviation of sqrt(0.05) = 0.22 around the likeliest one."""
@@ -57,7 +58,8 @@ def train(
     )
     losses = [] if checkpoint is None else _restore(checkpoint, model, optimizer, schedule)
     next(itertools.islice(documents, len(losses) * batch, len(losses) * batch), None)
-    done, started = len(losses), time.monotonic()
+    done = len(losses)
+    started = saved = time.monotonic()
     model.train()
     for step in range(done + 1, steps + 1):
         chosen = sorted(itertools.islice(documents, batch), key=lambda e: len(e.ids))
@@ -73,8 +75,10 @@ def train(
             rank_zero_info(
                 f"step {step}/{steps}  loss {loss:.4f}  minutes {taken:.1f}, left {left:.1f}"
             )
-        if checkpoint is not None and step % SAVE_EVERY == 0:
+        due = step % SAVE_STEPS == 0 or time.monotonic() - saved >= SAVE_SECONDS
+        if checkpoint is not None and due:
             _save(checkpoint, model, optimizer, schedule, losses)
+            saved = time.monotonic()
     model.eval()
     return losses
 
