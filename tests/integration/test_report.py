@@ -462,7 +462,7 @@ def test_hostile_text_stays_text_in_every_other_file(hostile):
     assert not re.search(r"<(?!ins>|/ins>)|(?<!\\)[\[`]", markdown)
     assert "\u4f60\u597d" in markdown
     drawings = sorted((hostile / "figures").glob("*.svg"))
-    assert len(drawings) == 2
+    assert len(drawings) == 3
     for file in drawings:
         root = ElementTree.fromstring(file.read_bytes())
         assert {element.tag.rpartition("}")[2] for element in root.iter()} <= {
