@@ -2,10 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-from svr_lightning.clients.chat_answers import read_answer
 from svr_lightning.clients.connections import Connections
 from svr_lightning.core.types import Decoding, Message, RemoteCompletion
 from svr_lightning.errors import require
@@ -59,7 +57,7 @@ class ChatModel:
         """
         url = self.base_url.rstrip("/") + "/chat/completions"
         body = self.body(messages, sampling, seed)
-        return await http.exchange(url, body, partial(read_answer, mask=http.mask), seed)
+        return await http.exchange(url, body, seed)
 
 
 def check_fields(fields: Any, option: str) -> Fields:

@@ -9,13 +9,20 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, cycle
-from typing import Any, TypeVar
+from typing import Any
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
-from svr_lightning.clients.chat_answers import TIMED_OUT, ServerError, error_in, is_temporary
+from svr_lightning.clients.chat_answers import (
+    TIMED_OUT,
+    ServerError,
+    error_in,
+    is_temporary,
+    read_answer,
+)
 from svr_lightning.clients.masking import Mask
+from svr_lightning.core.types import RemoteCompletion
 from svr_lightning.errors import ConfigError, format_exception, one_line, require
 
 LARGEST_ANSWER = 8 * 2**20
@@ -35,7 +42,6 @@ _HEADER_NAME = re.compile(
     re.ASCII,
 )
 """Those that describe a body are set here."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,15 +136,12 @@ class Connections:
             ) from error
         self._next = cycle(self._pools)
 
-    async def exchange(
-        self, url: str, body: Mapping[str, Any], read: Callable[[bytes], T], seed: int = 0
-    ) -> T:
-        """Post a request until it is answered.
+    async def exchange(self, url: str, body: Mapping[str, Any], seed: int) -> RemoteCompletion:
+        """Post a request for a completion until it is answered.
 
         Args:
             url: where to.
             body: sent as JSON.
-            read: reads an answer of status 200; a temporary error of it is a reason to ask again.
             seed: of the waits between tries.
 
         Raises:
@@ -151,7 +154,7 @@ class Connections:
             deadline = clock() + self._retries.patience
             for tries in count(1):
                 try:
-                    return read(await self._try(url, data))
+                    return read_answer(await self._try(url, data), self.mask)
                 except ServerError as error:
                     error.tries = tries
                     if self.on_error is not None:
