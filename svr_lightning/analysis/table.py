@@ -83,8 +83,8 @@ class TurnTable:
     accepted: Bools
     """[N] whether ``rule`` accepts the last observed turn, at T_max too."""
     rule: AnyRule | str | None
-    """What ends trajectories: None for every turn, a text if it is no single rule of this package:
-    the class path of one that is not imported, or "several rules"."""
+    """What ends trajectories: None for every turn; the class path of a rule outside of this
+    package, which is not imported."""
     max_turns: int
     """T_max."""
 
@@ -331,7 +331,7 @@ def turn_table(
 def pool(tables: Mapping[str, TurnTable]) -> TurnTable:
     """All problems of all data sets in one table. No cluster spans two sets.
 
-    T_max is the largest of theirs.
+    Their rules may differ, so it names none; T_max is the largest of theirs.
     """
     parts = list(tables.values())
     width = max(table.correct.shape[1] for table in parts)
@@ -352,7 +352,7 @@ def pool(tables: Mapping[str, TurnTable]) -> TurnTable:
         cluster=cluster_codes(
             (name, code) for name, table in tables.items() for code in table.cluster.tolist()
         ),
-        rule=parts[0].rule if all(one.rule == parts[0].rule for one in parts) else "several rules",
+        rule=None,
         max_turns=max(table.max_turns for table in parts),
         **columns,
     )

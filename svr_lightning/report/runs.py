@@ -131,11 +131,6 @@ class Run:
         """Whether any turn has a self-check."""
         return any(table.has_checks for table in self.tables.values())
 
-    @cached_property
-    def stops(self) -> bool:
-        """Whether there is a stopping decision to speak of."""
-        return any(map(can_stop, self.tables.values()))
-
     @property
     def rule_text(self) -> str:
         """What ends trajectories, in words; with the names of data sets where they differ."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from svr_lightning.analysis.metrics import Summary, Value, averages, columns_of, groups
 from svr_lightning.core.metrics import DEFINITIONS, NONE
-from svr_lightning.report.runs import Method, data_sets
+from svr_lightning.report.runs import Method, can_stop, data_sets
 
 _RANKED = ("accuracy",)
 """Metrics whose best and second-best values a comparison marks."""
@@ -221,7 +221,7 @@ def fixed_budgets(method: Method, number: int) -> Table:
         f"Final-answer accuracy of {method.name} with a fixed budget: every problem has K turns, "
         f"and the answer of the last is returned.{_MARKS}"
     )
-    if method.runs[0].stops:
+    if any(map(can_stop, method.runs[0].tables.values())):
         rows.append(("Adaptive", method.summary))
         caption += f" Adaptive inference does not compete: {method.runs[0].rule_text}."
     return _table(
