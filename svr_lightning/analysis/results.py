@@ -13,8 +13,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import svr_lightning
 from svr_lightning.analysis.metrics import measure_all
 from svr_lightning.analysis.operating_point import read_operating_point
@@ -130,14 +128,8 @@ class Evaluation:
 
     @property
     def independent(self) -> bool:
-        """Whether turns are fresh, so that a majority of them can be formed.
-
-        Samples without a configuration tell it by their prompts: a refinement's holds a draft, and
-        is longer than the first one.
-        """
-        if self.config or self.is_log or self.max_turns == 1:
-            return setting(self.config, "model", "evaluation", "fresh_turns") is True
-        return not any(np.diff(table.prompt_tokens).any() for table in self.tables.values())
+        """Whether turns are fresh, so that a majority of them can be formed."""
+        return setting(self.config, "model", "evaluation", "fresh_turns") is True
 
 
 def read_evaluation(folder: Path) -> Evaluation:

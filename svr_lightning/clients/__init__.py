@@ -1,1 +1,1 @@
-"""HTTP clients of model servers, for the controller, `serve` and the engines that ask servers."""
+"""HTTP clients of model servers, for the controller, `serve` and the engine that asks servers."""
