@@ -34,10 +34,12 @@ class ColumnMetric(Metric):
 
     def __init_subclass__(cls, name: str, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        definition = DEFINITIONS[name]
         cls.name = name
         cls.columns = tuple(
-            re.sub(".*_(correct|tokens)$", r"\1", column) for column in DEFINITIONS[name].columns
+            re.sub(".*_(correct|tokens)$", r"\1", column) for column in definition.columns
         )
+        cls.higher_is_better = definition.higher_is_better
 
     def __init__(self, **kwargs: Any) -> None:
         # torchmetrics does not forget a computed value when another metric is merged in.

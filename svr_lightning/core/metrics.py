@@ -120,6 +120,8 @@ class Definition:
     """Numerator and denominator of each row; or, of an area, its value over all rows at once."""
     rows: Literal["problems", "turns", "first", "returned"] = "problems"
     """Problems; or all observed turns with a self-check, the first or the returned one of each."""
+    higher_is_better: bool | None = True
+    """None if neither direction is better."""
     form: str = "{:.3f}"
     in_tables: bool = True
 
@@ -148,12 +150,14 @@ DEFINITIONS = {
         head="Turns",
         words="mean turns",
         columns=("turns",),
+        higher_is_better=False,
         form="{:.2f}",
     ),
     "avg_prompt_tokens": Definition(
         head="Prompt tok.",
         words="prompt tokens per problem",
         columns=("prompt_tokens",),
+        higher_is_better=False,
         form="{:.0f}",
         in_tables=False,
     ),
@@ -161,6 +165,7 @@ DEFINITIONS = {
         head="Compl. tok.",
         words="completion tokens per problem",
         columns=("completion_tokens",),
+        higher_is_better=False,
         form="{:.0f}",
         in_tables=False,
     ),
@@ -168,23 +173,27 @@ DEFINITIONS = {
         head="Tokens",
         words="tokens per problem",
         columns=("total_tokens",),
+        higher_is_better=False,
         form="{:.0f}",
     ),
     "esr": Definition(
         head="ESR",
         words="early stop rate",
         columns=("stopped_early",),
+        higher_is_better=None,
     ),
     "pse": Definition(
         head="PSE",
         words="premature stop error",
         columns=("stopped_early", "final_correct"),
         terms=premature_stop,
+        higher_is_better=False,
     ),
     "accepted": Definition(
         head="Accepted",
         words="share of problems whose answer is accepted",
         columns=("accepted",),
+        higher_is_better=None,
     ),
     "accepted_accuracy": Definition(
         head="Sel. acc.",
@@ -225,6 +234,7 @@ DEFINITIONS = {
         words="area under risk and coverage",
         columns=("confidence", "correct"),
         rows="returned",
+        higher_is_better=False,
         terms=risk_coverage_area,
     ),
     "brier": Definition(
@@ -233,6 +243,7 @@ DEFINITIONS = {
         columns=("confidence", "correct"),
         terms=squared_error,
         rows="turns",
+        higher_is_better=False,
     ),
     "overconfidence": Definition(
         head="Overconf.",
@@ -240,6 +251,7 @@ DEFINITIONS = {
         columns=("verdict", "correct"),
         terms=overconfident,
         rows="turns",
+        higher_is_better=False,
     ),
 }
 """Every metric under the name that results files give it. The paper's AUROC counts a problem once

@@ -86,6 +86,7 @@ def test_a_metric_equals_the_number_worked_out_by_hand_however_its_rows_come(kin
     assert math.isnan(empty.compute())
     whole.merge_state(empty)
     assert split.compute() == whole.compute()
+    assert kind.higher_is_better is DEFINITIONS[name].higher_is_better
 
 
 @each_metric
