@@ -66,7 +66,8 @@ _UNIT = re.compile(
     """,
     re.VERBOSE,
 )
-_CURRENCY = re.compile(r"[€£*]")
+_CURRENCY = re.compile(r"(?P<between>(?<=[0-9])\s*[€£*]+\s*(?=[0-9]))|[€£*]")
+"""Signs around a number; between two of them one is no decoration: 10*3 is not 103."""
 _LINE = re.compile(
     r"""
     [\s:*_`"'~\u2192\u2248]*                              # decoration, as in "#### **18**"
@@ -183,7 +184,7 @@ def _value(answer: str) -> Fraction | None:
     if len(answer) > MAX_ANSWER:
         return None
     whole = _SHORT_SCALE.sub(_spelled_scale, answer)
-    text = _CURRENCY.sub("", spell(whole)).strip()
+    text = _CURRENCY.sub(lambda sign: ";" if sign["between"] else "", spell(whole)).strip()
     return read_number(normalise(_UNIT.sub("", text)))
 
 

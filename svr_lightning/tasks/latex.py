@@ -47,7 +47,10 @@ _APART = re.compile(
 
 _ONE_SIGN = re.compile(r"[\u00bc-\u00be\u2150-\u215e\u2189]")
 """A fraction, such as \u00bd."""
+_CIRCLE = r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|\\degree(?![a-zA-Z])|\u00b0"
 _SPELLINGS = (
+    # A sign that goes keeps the numbers beside it apart: 10%3 is not 103.
+    (re.compile(rf"(?<=[0-9])(?:\s*(?:\\?[$%]|\\[(\[]|{_CIRCLE}))+\s*(?=[0-9])"), ";"),
     (re.compile(r"([0-9]+)\u2044([0-9]+)"), r"\\frac{\1}{\2}"),
     (re.compile(r"[\u2044\u2215]"), "/"),
     (re.compile(r"(?<!\\)\\(?:[,;:! ]|q?quad(?![a-zA-Z]))|~"), " "),
@@ -55,7 +58,7 @@ _SPELLINGS = (
     (re.compile(r"\\(?:left|right)\s*\."), ""),
     (re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|bf)(?![a-zA-Z])"), ""),
     (re.compile(r"(?<!\\)\\[()\[\]]|\\?\$|[\u200b-\u200f\u2060\ufeff]"), ""),
-    (re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|\\degree(?![a-zA-Z])|\u00b0"), ""),
+    (re.compile(_CIRCLE), ""),
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
     (re.compile(r"\\leq?(?:slant)?(?![a-zA-Z])|\u2264"), r"\\leq "),
     (re.compile(r"\\geq?(?:slant)?(?![a-zA-Z])|\u2265"), r"\\geq "),

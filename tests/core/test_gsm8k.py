@@ -134,6 +134,7 @@ def test_superficial_formatting_does_not_matter(answer):
         "1234.00001",  # 1e-5 away: not below the tolerance
         "-1234",
         "12 34",
+        *("12*34", "12**34", "12$34", "12%34", "1 * 234"),
         "12,34",
         "1234, 5",
         "1,234,",
@@ -199,6 +200,9 @@ def test_a_mark_with_a_comma_between_digits_is_one_number_or_none():
         "10 - half of it",
         "10 - x",
         "10!",
+        "10*3",  # neither 103 nor 30
+        "10 * 300",
+        "10\u20ac50",
         "10. Check: 2 * 5 = 10",
     ],
 )
