@@ -74,7 +74,8 @@ _RATED = r"""(?:
     [ ]?(?:[\uff05\u066a\u2030]|(?ai:percent|per[ ]cent|pct|points?|stars?)\b(?![ ]?o))  # 1 percent
     |(?<=[^0-9.]1)[ ]?(?:
         (?<=[ ])(?!(?ai:and|verdict)\b)[^\W\d_]                               # 1 Prozent
-        |[\u2605\u2606\u2b50]|[=(][ ]?(?ai:low|least|min|guess|not|un)         # 1 (low)
+        |[\u2605\u2606\u2b50]
+        |[-=:(\u2013\u2014][ ]?(?ai:(?:\w{1,12}[ ])?(?:low|least|min|guess|not|un))  # 1 (very low)
     )
     |[^\w\n]{0,8}(?ai:(?:points?|stars?|text)[^\w\n]{1,4})?                  # 9 points out of 10
         (?ai:/|(?:out[\s-]{1,4})?of\b|over\b|in\b|to\b|on\s{1,4}a\s{1,4}scale\b)
