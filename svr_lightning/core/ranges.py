@@ -119,10 +119,11 @@ def check_arguments(init: Callable[P, None]) -> Callable[P, None]:
 
 def _check(annotated: Any, values: Mapping[str, Any]) -> None:
     for name, hint in _constrained(annotated).items():
+        value = values[name]
         try:
             if not _is_own(hint):
-                convert(values[name], hint)
-            elif not isinstance(values[name], hint):
+                convert(float(value) if isinstance(value, float) else value, hint)  # numpy's is one
+            elif not isinstance(value, hint):
                 raise FieldError(name, values, f"must be {getattr(hint, '__name__', hint)}")
         except ValidationError as error:
             raise FieldError(name, values, f"must be {_required(hint, str(error))}") from error
@@ -143,13 +144,13 @@ def _required(hint: Any, refusal: str) -> str:
 def _constrained(annotated: Any) -> dict[str, Any]:
     """The checked hints of a class's fields or a function's arguments.
 
-    These are classes of this package, and what says more than a type.
+    These are plain values, classes of this package, and what says more than a type.
     """
     hints = get_type_hints(annotated, include_extras=True)
     return {
         name: hint
         for name, hint in hints.items()
-        if hint is bool
+        if hint in (bool, float, int, str)
         or _is_own(hint)
         or any(get_origin(part) in (Annotated, Literal) for part in _parts(hint))
     }

@@ -20,7 +20,7 @@ class LoRAConfig(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicyConfig:
+class PolicyConfig(Checked):
     """Which model trains, and how its prompts are rendered."""
 
     path: str = "embedded:countdown-tiny"
@@ -37,16 +37,13 @@ class PolicyConfig:
     """Train adapters instead of all weights; the reference is the base model then."""
     chat_template_kwargs: dict[str, Any] = field(default_factory=lambda: {"enable_thinking": False})
     """Handed to the chat template. What it appends after the assistant header is prompt."""
-    max_prompt_tokens: int = 4096
+    max_prompt_tokens: Count = 4096
     """Longest prompt; longer ones lose the left of their user content."""
-    max_model_len: int = 8192
+    max_model_len: Count = 8192
     """Longest prompt and completion together."""
 
     def __post_init__(self) -> None:
-        require_field(
-            self,
-            "max_prompt_tokens",
-            0 < self.max_prompt_tokens < self.max_model_len,
-            f"must lie between 1 and max_model_len={self.max_model_len} minus 1, to leave room for "
-            "a completion",
-        )
+        super().__post_init__()
+        leaves_room = self.max_prompt_tokens < self.max_model_len
+        requirement = f"must be below max_model_len={self.max_model_len}: a completion needs room"
+        require_field(self, "max_prompt_tokens", leaves_room, requirement)

@@ -79,6 +79,8 @@ class Recipe(ABC):
         check_fields(self)
         several = self.group_size >= 2
         require_field(self, "group_size", several, "needs at least 2 trajectories per group")
+        calls = self.custom_reward is None or callable(self.custom_reward)
+        require_field(self, "custom_reward", calls, "must be a function")
 
     # --- dialogue -----------------------------------------------------------------------------
 

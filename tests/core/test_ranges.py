@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 from msgspec import Meta
 
@@ -92,6 +93,7 @@ def test_the_ends_of_a_range_and_none_are_as_declared():
     assert Settings(share=None).share is None
     assert Settings(pair=(0.0, 0.999)).pair == (0.0, 0.999)
     assert Settings(share=1).share == 1
+    assert Settings(share=np.float64(0.5)).share == 0.5
     assert Settings(free=-5.0).free == -5.0
 
 
@@ -123,7 +125,12 @@ def test_arguments_of_a_function_are_held_to_their_ranges():
         (lambda: Decoding(top_p=0.0), "top_p=0.0 must be above 0"),
         (lambda: Decoding(max_completion_tokens=0), "max_completion_tokens=0 must be at least 1"),
         (lambda: LoRAConfig(r=0), "r=0 must be at least 1"),
-        (lambda: PolicyConfig(max_prompt_tokens=0), "max_prompt_tokens=0 must lie between 1 and"),
+        (lambda: PolicyConfig(max_prompt_tokens=0), "max_prompt_tokens=0 must be at least 1"),
+        (lambda: PolicyConfig(max_model_len=4096), "max_prompt_tokens=4096 must be below max_mod"),
+        (lambda: PolicyConfig(lora="r"), "lora='r' must be svr_lightning.policy.config.LoRA"),
+        (lambda: PolicyConfig(path=None), "path=None must be str, got null"),
+        (lambda: SVR(custom_reward="my.reward"), "custom_reward='my.reward' must be a function"),
+        (lambda: Confident(threshold=None), "threshold=None must be float, got null"),
         (lambda: OptimizerConfig(lr=0.0), "lr=0.0 must be above 0"),
         (lambda: OptimizerConfig(betas=(1.0, 0.9)), r"betas=(1.0, 0.9) must be below 1"),
         (lambda: OptimizerConfig(floor=2.0), "floor=2.0 must be at most 1"),
