@@ -66,6 +66,7 @@ def test_a_certificate_brings_its_whole_rule_and_names_other_settings(tmp_path):
     found = written(tmp_path, decoding={"temperature": 0.0, "top_k": 0})
     rule = Confident(threshold=0.9, score="verdict_probability")
     assert found.rule == rule
+    assert found.id == read_json(tmp_path / "operating_point.json")["sha256"][:16]
     assert found.promises == ("pse at most 0.1", "confidence 0.9")
     same = {"max_turns": 3, "temperature": 0.0, "top_k": 0}
     assert found.departures(rule, 10, same) == []
@@ -83,6 +84,7 @@ def test_a_certificate_brings_its_whole_rule_and_names_other_settings(tmp_path):
         {"rule": {"score": "confidence"}},
         {"certified": {"threshold": 0.5}},
         {"max_turns": 3, "sha256": "0" * 64},
+        {"max_turns": 3, "sha256": None},
         {"note": 1},
     ],
     ids=str,
@@ -93,6 +95,13 @@ def test_a_certificate_that_was_edited_within_its_ranges_is_refused(tmp_path, ed
     file.write_text(json.dumps(read_json(file) | edited))
     with pytest.raises(ConfigError, match=r"operating_point\.json: .*; certify again or remove it"):
         read_operating_point(tmp_path)
+
+
+def test_one_problem_of_the_calibration_is_enough_to_be_named(tmp_path):
+    found = written(tmp_path, data={"problems": problem_digests(["a"])})
+    note = "the certificate was calibrated on 1 of 2 problems"
+    assert found.calibration_note({1: ["b", "a"], 2: ["c"]}) == note
+    assert found.calibration_note({2: ["c"]}) is None
 
 
 def test_the_settings_of_a_certificate_are_those_that_were_applied():
