@@ -117,7 +117,7 @@ class Certificate(Struct, frozen=True, kw_only=True):
         """
         path = Path(path)
         require(path.is_file(), f"{path}: no such file; give the certificate.json of certify")
-        own = _content(path) or {}
+        own = _content(path)
         seal = own.pop(_SEAL, None)
         digest = _content_digest(own)
         try:
@@ -205,7 +205,7 @@ def read_operating_point(folder: str | os.PathLike[str]) -> Certificate | None:
         ConfigError: if the file is there and cannot be used.
     """
     path = Path(folder) / OPERATING_POINT
-    return Certificate.read(path) if (_content(path) or {}).get("certified") else None
+    return Certificate.read(path) if path.exists() else None
 
 
 def weights_digest(folder: str | os.PathLike[str]) -> str | None:
@@ -217,11 +217,9 @@ def weights_digest(folder: str | os.PathLike[str]) -> str | None:
     return digest.hexdigest() if files else None
 
 
-def _content(path: Path) -> dict[str, Any] | None:
+def _content(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"{path}: cannot be read ({error}); certify again or remove it"

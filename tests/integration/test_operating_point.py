@@ -33,9 +33,11 @@ from tests.scripted import TOKENIZER
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 10**5, '{"certified": {"\\ud800": 1}}'], ids=["deep", "key"]
+    "text",
+    ["[" * 10**5, '{"certified": {"\\ud800": 1}}', '{"threshold": 0.5}'],
+    ids=["deep", "key", "of an earlier version, with a threshold alone"],
 )
-def test_a_file_that_cannot_be_read_is_named(tmp_path, text):
+def test_a_file_that_is_no_certificate_is_named(tmp_path, text):
     (tmp_path / "operating_point.json").write_text(text)
     with pytest.raises(ConfigError, match=r"operating_point\.json: "):
         read_operating_point(tmp_path)
@@ -44,8 +46,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, text):
 def test_a_folder_without_a_certificate_has_none(tmp_path):
     assert read_operating_point(tmp_path) is None
     assert read_operating_point("embedded:countdown-tiny") is None
-    (tmp_path / "operating_point.json").write_text('{"threshold": 0.5}')
-    assert read_operating_point(tmp_path) is None
 
 
 def written(folder: Path, **changes: Any) -> Certificate:
