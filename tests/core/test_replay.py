@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 from svr_lightning.analysis.metrics import measure
-from svr_lightning.analysis.replay import THRESHOLDS, curves, replay
+from svr_lightning.analysis.replay import THRESHOLDS, curves, replay, transitions
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.analysis.table import turn_tables as tables_of
 from svr_lightning.core.stopping import Confident, StopRule
 from tests.trajectories import (
     adaptive,
+    first_turns,
     records_of,
     turn_tables,
     uncensored,
@@ -112,3 +113,10 @@ def test_curves_hold_every_budget_and_threshold():
     assert (low["accuracy"], low["pse"], low["turns"]) == (4 / 6, 2 / 6, 9 / 6)
     assert found["operating_point"] == found["thresholds"][7]
     assert curves(turn_tables(uncensored()), NATS, 3)["thresholds"] == []
+
+
+def test_transitions_count_what_a_turn_fixed_and_what_it_broke():
+    (table,) = turn_tables([*uncensored(), *first_turns([1])]).values()
+    # Turn 1 to 2: a breaks, b, c, f are fixed, d stays wrong, e breaks.
+    # Turn 2 to 3: b stays right, c and f break, d is fixed, a and e stay wrong.
+    assert transitions(table) == [[[1, 3], [2, 0]], [[2, 1], [2, 1]]]

@@ -1,7 +1,6 @@
 """What connections without a key can do to the server: nothing that others would notice."""
 
 import contextlib
-import json
 import socket
 import time
 from collections.abc import Iterator
@@ -144,26 +143,18 @@ def test_a_header_that_is_too_long_is_refused_and_the_client_reads_why(upstream)
 
 def test_a_slow_reader_gets_its_whole_answer():
     long = completion("\U0001f600" * 250_000 + SURE)  # twelve bytes each, and there twice
-    with Scripted(lambda *_: long) as upstream, socket.socket() as connection:
-        limits = Limits(idle_seconds=1.0)
-        with serving(in_front_of(upstream.url), limits) as url:
-            host, port = url.split("/")[2].split(":")
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
-            connection.connect((host, int(port)))
-            body = json.dumps(BODY).encode()
-            head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
-            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-            connection.sendall(head.encode() + body)
-            answer = connection.recv(2**16)
-            length = int(answer.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-            size = answer.index(b"\r\n\r\n") + 4 + length
-            received = len(answer)
-            while received < size:
-                time.sleep(0.05)
-                piece = connection.recv(2**16)
-                assert piece, f"closed after {received} of {size} bytes"
-                received += len(piece)
-    assert size > 2**22
+    small = httpx.HTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)])
+    with (
+        Scripted(lambda *_: long) as upstream,
+        serving(in_front_of(upstream.url), Limits(idle_seconds=1.0)) as url,
+        httpx.Client(transport=small, timeout=60) as client,
+        client.stream("POST", f"{url}/chat/completions", json=BODY) as said,
+    ):
+        received = 0
+        for piece in said.iter_raw():
+            time.sleep(0.05)
+            received += len(piece)
+    assert received == int(said.headers["content-length"]) > 2**22
 
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "gopher://127.0.0.1:9", "http://h:x"])

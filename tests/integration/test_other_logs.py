@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pyarrow import Table
+from pyarrow.csv import write_csv
 from pyarrow.parquet import write_table
 
 from svr_lightning.__main__ import main
@@ -28,10 +29,15 @@ def log_rows(size: int = 300) -> list[dict[str, Any]]:
     ]
 
 
-def written(folder: Path, rows: list[Any]) -> Path:
-    """A log of JSON lines."""
+def written(folder: Path, rows: list[Any], suffix: str = "jsonl") -> Path:
+    """A log of these rows."""
     folder.mkdir(exist_ok=True)
-    return write_jsonl(folder / "log.jsonl", rows)
+    log = folder / f"log.{suffix}"
+    if suffix == "jsonl":
+        return write_jsonl(log, rows)
+    table = Table.from_pylist(rows)
+    write_table(table, log) if suffix == "parquet" else write_csv(table, log)
+    return log
 
 
 def load_log(path: Path, *columns: str) -> TurnTable:
@@ -42,12 +48,7 @@ def load_log(path: Path, *columns: str) -> TurnTable:
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet", "csv"])
 def test_the_log_of_another_program_is_certified(tmp_path, suffix):
-    log = written(tmp_path, log_rows()).with_suffix(f".{suffix}")
-    if suffix == "csv":
-        lines = [",".join(map(str, row.values())) for row in log_rows()]
-        log.write_text("\n".join([",".join(log_rows(1)[0]), *lines]))
-    elif suffix == "parquet":
-        write_table(Table.from_pylist(log_rows()), log)
+    log = written(tmp_path, log_rows(), suffix)
     command = ["certify", str(log), "--calibrate-on", "1", *NAMES, "tokens=cost", "cluster=twin"]
     assert main([*command, "--max-wrong-accepted", "0.1"]) == 0
     content = read_json(tmp_path / "certify" / "certificate.json")
@@ -282,12 +283,7 @@ def test_confidences_of_single_precision_are_the_decimals_that_were_stated(tmp_p
     stated = [0.9, 0.85, 0.123, 1.0, 0.5]
     values = [float(np.float32(value)) for value in stated]
     rows = [{**PLAIN, "id": k, "confidence": value} for k, value in enumerate(values)]
-    log = written(tmp_path, rows).with_suffix(f".{suffix}")
-    if suffix == "csv":
-        lines = [f"{row['id']},{row['confidence']!r},1" for row in rows]
-        log.write_text("\n".join(["id,confidence,correct", *lines]))
-    elif suffix == "parquet":
-        write_table(Table.from_pylist(rows), log)
+    log = written(tmp_path, rows, suffix)
     assert load_log(log).confidence[:, 0].tolist() == stated
 
 

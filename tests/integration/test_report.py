@@ -45,6 +45,9 @@ EVIL = "".join(
 NAME = EVIL.replace("=", "")  # a name ends at the first equals sign
 
 
+RIGHT, WRONG = (True, "C", 0.9, 5), (False, "C", 0.9, 5)
+
+
 def config(seed: int) -> dict[str, Any]:
     return {"seed_everything": seed, "model": {"evaluation": {"max_turns": 3}}}
 
@@ -71,29 +74,12 @@ def test_one_evaluation_is_not_two_seeds_whatever_its_folder_is_called(tmp_path,
     assert not (tmp_path / "out").exists()
 
 
-def test_means_and_deviations_over_seeds_are_of_each_seeds_average(tmp_path):
-    right, wrong = (True, "C", 0.9, 5), (False, "C", 0.9, 5)
-    shares = ((right, right, right, wrong), (right, wrong, wrong, wrong))
-    for seed, turns in enumerate(shares):
-        rows = [record(str(i), one, early=True) for i, one in enumerate(turns)]
-        save(tmp_path / str(seed), rows, config(seed))
-    methods = read_methods([f"m={tmp_path / '0'}", f"m={tmp_path / '1'}"])
-    found = {table.name: table for table in all_tables(methods)}
-    # 3/4 and 1/4: mean 1/2, sample standard deviation sqrt(2 * (1/4)^2).
-    assert found["main_results"].rows[0][1] == "0.500 \u00b1 0.354"
-    ((point,),) = (panel["points"] for panel in frontier_numbers(methods)["panels"])
-    assert point["accuracy_interval"] == pytest.approx([0.5 - 0.125**0.5, 0.5 + 0.125**0.5])
-    cells = found["seed_robustness_1"].rows
-    assert [row[0] for row in cells] == ["0", "1", "Mean \u00b1 Std."]
-    assert [row[1] for row in cells] == ["0.750", "0.250", "0.500 \u00b1 0.354"]
-
-
 def test_an_average_counts_the_data_sets_that_define_it_and_the_seeds_that_have_all(tmp_path):
-    right, wrong = (True, "C", 0.9, 5), (False, "C", 0.7, 5)
+    unsure = (False, "C", 0.7, 5)
     both = [
-        record(str(i), one, dataset="gsm8k", early=True) for i, one in enumerate((right, wrong))
+        record(str(i), one, dataset="gsm8k", early=True) for i, one in enumerate((RIGHT, unsure))
     ]
-    alike = [record(str(i), right, dataset="math500", early=True) for i in range(2)]
+    alike = [record(str(i), RIGHT, dataset="math500", early=True) for i in range(2)]
     save(tmp_path / "both", [*both, *alike], config(0))
     save(tmp_path / "a", both[1:], config(1))
     (method,) = read_methods([f"m={tmp_path / 'both'}", f"m={tmp_path / 'a'}"])
@@ -234,8 +220,7 @@ def test_the_papers_sweeps_are_tables_by_data_set_with_marks(tmp_path):
 
 def test_the_papers_tables_of_variants_and_of_seeds_have_its_rows_and_columns(tmp_path):
     sets = ("countdown", "gsm8k", "math500")
-    right, wrong = (True, "C", 0.9, 5), (False, "C", 0.9, 5)
-    for name, turns in (("a", (right, right)), ("b", (right, wrong)), ("ablated", (wrong, wrong))):
+    for name, turns in (("a", (RIGHT, RIGHT)), ("b", (RIGHT, WRONG)), ("ablated", (WRONG, WRONG))):
         rows = [
             record(f"{place}", one, dataset=dataset, early=True)
             for dataset in sets
@@ -244,7 +229,8 @@ def test_the_papers_tables_of_variants_and_of_seeds_have_its_rows_and_columns(tm
         save(tmp_path / name, rows, config(ord(name[0])))
     paths = {name: tmp_path / name for name in ("a", "b", "ablated")}
     given = [f"SVR={paths['a']}", f"SVR={paths['b']}", f"w/o={paths['ablated']}"]
-    found = {table.name: table for table in all_tables(read_methods(given))}
+    methods = read_methods(given)
+    found = {table.name: table for table in all_tables(methods)}
     variants = found["variants"]
     assert variants.head == ("Method", "All-3", "Turns", "ESR", "PSE", "Brier", "Overconf.")
     # PSE: none of SVR's first seed and half of its second; all of the other's answers.
@@ -256,6 +242,15 @@ def test_the_papers_tables_of_variants_and_of_seeds_have_its_rows_and_columns(tm
     assert [row[:2] for row in detail.rows[::2]] == [[metric, "SVR"] for metric in metrics]
     assert detail.rows[7] == ["PSE", "w/o", *["1.000"] * 4]
     assert found["seed_robustness_1"].head == ("Seed", "Acc.", "Turns", "Tokens", "ESR", "PSE")
+    assert [row[:2] for row in found["seed_robustness_1"].rows] == [
+        ["97", "1.000"],
+        ["98", "0.500"],
+        ["Mean \u00b1 Std.", "0.750 \u00b1 0.354"],
+    ]
+    # 1 and 1/2: mean 3/4, sample standard deviation sqrt(2 * (1/4)^2).
+    spread = [0.75 - 0.125**0.5, 0.75 + 0.125**0.5]
+    ((svr, _),) = (panel["points"] for panel in frontier_numbers(methods)["panels"])
+    assert svr["accuracy_interval"] == pytest.approx(spread)
     seeds = found["seed_robustness_by_data_set_1"]
     assert seeds.head == ("Metric", "Seed", "Countdown", "GSM8K", "MATH500", "All-3")
     assert [row[0] for row in seeds.rows[::3]] == ["Acc.", "Turns", "Tokens", "ESR", "PSE"]
@@ -371,7 +366,7 @@ def test_data_sets_outside_of_the_papers_are_in_no_average_and_methods_need_no_c
 
 def test_an_average_that_no_method_has_gives_way_to_the_data_sets(tmp_path):
     for name in ("gsm8k", "amc23"):
-        save(tmp_path / name, [record("x", (True, "C", 0.9, 5), dataset=name)])
+        save(tmp_path / name, [record("x", RIGHT, dataset=name)])
     (plot, *_), _ = all_figures(read_methods([str(tmp_path / "gsm8k"), str(tmp_path / "amc23")]))
     points = {panel["name"]: len(panel["points"]) for panel in plot.numbers["panels"]}
     assert points == {"GSM8K": 1, "AMC23": 1}
@@ -509,8 +504,7 @@ def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(tm
     ],
 )
 def test_a_fault_of_the_command_line_is_one_line(arguments, words, tmp_path, capsys):
-    rows = [record("x", (True, "C", 0.9, 5), early=True)]
-    save(tmp_path / "eval" / "one", rows)
+    save(tmp_path / "eval" / "one", [record("x", RIGHT, early=True)])
     save(tmp_path / "unlabelled", [record("x", (None, "C", 0.9, 5), early=True)])
     (tmp_path / "file").touch()
     (tmp_path / "log.csv").write_text("id,confidence,correct\n1,0.5,yes\n")
