@@ -21,13 +21,12 @@ from svr_lightning.core.types import Decoding
 from svr_lightning.engines.base import Engine
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.engines.vllm_process import process_named
-from svr_lightning.policy.config import LoRAConfig, PolicyConfig
+from svr_lightning.policy.config import LoRAConfig
 from svr_lightning.training.config import EvaluationConfig, OptimizerConfig, ReferenceConfig
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import SVRModule
-from svr_lightning.training.sources import DataSource
 from tests import forked, small_fit, tolerance
 from tests.commands import logged
 
@@ -101,7 +100,7 @@ def make_model(
 ) -> SVRModule:
     """The embedded policy, whose reference drifts at every other step, but not with adapters."""
     return small_fit.module(
-        policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024, lora=lora),
+        policy=small_fit.policy(lora=lora),
         recipe=small_fit.recipe(group_size=2),
         sampling=Decoding(max_completion_tokens=24),
         optimizer=OptimizerConfig(lr=LR, gradient_clip_val=CLIP),
@@ -114,8 +113,7 @@ def make_model(
 
 def make_data() -> SVRDataModule:
     """Four problems per step, and three to validate on when asked to."""
-    source = DataSource(name="toy", task="countdown", path="embedded:countdown-tiny", limit=16)
-    return small_fit.data(train=source, problems_per_step=4)
+    return small_fit.data(train=small_fit.tiny("toy", limit=16), problems_per_step=4)
 
 
 class FirstRollout(Callback):

@@ -28,6 +28,16 @@ class Remembering(SVRModule):
         return self.rollout
 
 
+def tiny(name: str, **settings: Any) -> DataSource:
+    """Problems of the embedded Countdown."""
+    return DataSource(name=name, task="countdown", path="embedded:countdown-tiny", **settings)
+
+
+def policy(**changes: Any) -> PolicyConfig:
+    """The shipped policy."""
+    return PolicyConfig(max_prompt_tokens=512, max_model_len=1024, **changes)
+
+
 def recipe(**changes: Any) -> SVR:
     settings = {"group_size": 4, "horizon": 2, "length_scale": 92, "loss": LossSpec(beta=0.1)}
     return SVR(**settings | changes)
@@ -35,7 +45,7 @@ def recipe(**changes: Any) -> SVR:
 
 def module(**changes: Any) -> Remembering:
     settings = {
-        "policy": PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
+        "policy": policy(),
         "recipe": recipe(),
         "sampling": Decoding(max_completion_tokens=32),
         "optimizer": OptimizerConfig(lr=1e-3),
@@ -48,10 +58,9 @@ def module(**changes: Any) -> Remembering:
 
 
 def data(**changes: Any) -> SVRDataModule:
-    tiny = {"task": "countdown", "path": "embedded:countdown-tiny"}
     settings = {
-        "train": DataSource(name="train", **tiny, limit=12),
-        "val": [DataSource(name="dev", **tiny, split="dev", limit=3)],
+        "train": tiny("train", limit=12),
+        "val": [tiny("dev", split="dev", limit=3)],
         "problems_per_step": 2,
         "seed": 3,
     }

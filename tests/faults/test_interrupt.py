@@ -12,9 +12,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from svr_lightning.core.types import Problem
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.rollouts import Rollout
-from svr_lightning.training.sources import DataSource
 from tests.commands import jsonl
-from tests.small_fit import data, module, same, trainer, weights
+from tests.small_fit import data, module, same, tiny, trainer, weights
 
 
 class Cut(SVRModule):
@@ -59,12 +58,6 @@ def _signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def few(split: str) -> DataSource:
-    return DataSource(
-        name=split, task="countdown", path="embedded:countdown-tiny", split=split, limit=6
-    )
-
-
 def run(folder: Path, place: tuple[str, int] | None = None, resume: Path | None = None) -> Cut:
     """Two epochs of three steps with three validations; a checkpoint is saved at the end only."""
     saver = ModelCheckpoint(every_n_train_steps=100, save_top_k=0, save_last=True)
@@ -79,7 +72,7 @@ def run(folder: Path, place: tuple[str, int] | None = None, resume: Path | None 
     )
     model = module()
     model.__class__, model.place = Cut, place
-    one.fit(model, data(train=few("train")), ckpt_path=resume)
+    one.fit(model, data(train=tiny("train", limit=6)), ckpt_path=resume)
     assert one.global_step == 6
     return model
 
@@ -136,4 +129,4 @@ def test_sigterm_ends_an_evaluation_at_once(tmp_path):
     model = module()
     model.__class__ = Cut
     with pytest.raises((SystemExit, KeyboardInterrupt)):
-        trainer(tmp_path).test(model, data(test=[few("test")]))
+        trainer(tmp_path).test(model, data(test=[tiny("test", split="test", limit=6)]))

@@ -9,16 +9,15 @@ import torch
 
 from svr_lightning.__main__ import main
 from svr_lightning.core.stopping import Confident, RepeatedAnswer
-from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.training.config import EvaluationConfig
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.evaluating import PolicyModule
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.records import record_fingerprint
-from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
 from tests import forked
 from tests.commands import TINY, embedded, flags
+from tests.small_fit import policy, tiny
 
 PROBLEMS = 16
 
@@ -76,10 +75,8 @@ def test_an_evaluation_killed_and_started_again_leaves_the_same_files(tmp_path, 
 
 def prints(tmp_path, monkeypatch, limit: int = 2, **changes: Any) -> tuple[SVRModule, str]:
     """A module and the fingerprint of its evaluation of the test set."""
-    source = {"task": "countdown", "path": "embedded:countdown-tiny", "split": "test"}
-    data = SVRDataModule(test=[DataSource(name="held_out", **source, limit=limit)])
-    settings = {"policy": PolicyConfig(max_prompt_tokens=512, max_model_len=1024), **changes}
-    module = SVRModule(**settings)
+    data = SVRDataModule(test=[tiny("held_out", split="test", limit=limit)])
+    module = SVRModule(policy=policy(), **changes)
     module.trainer = SVRTrainer(
         accelerator="cpu", default_root_dir=tmp_path, logger=False, enable_checkpointing=False
     )

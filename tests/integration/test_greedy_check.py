@@ -11,23 +11,20 @@ from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
-from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.policy.policy import Policy, RemotePolicy
 from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.rollout.driver import Driver, Job
-from svr_lightning.training.sources import DataSource, load_problems
+from svr_lightning.training.sources import load_problems
+from tests import small_fit
 from tests.scripted_engine import ScriptedEngine
 
-POLICY = PolicyConfig(max_prompt_tokens=512, max_model_len=1024)
-PROBLEMS = load_problems(
-    DataSource(name="dev", task="countdown", path="embedded:countdown-tiny", split="dev", limit=12)
-)
+PROBLEMS = load_problems(small_fit.tiny("dev", split="dev", limit=12))
 TAG = "<self_check>"
 
 
 @pytest.fixture(scope="module")
 def policy() -> Policy:
-    return Policy.load(POLICY)
+    return Policy.load(small_fit.policy())
 
 
 def turns(policy: Policy, *, greedy: bool, limit: int = 96, horizon: int = 1) -> list[Any]:

@@ -23,7 +23,6 @@ from svr_lightning.core.types import Decoding, Problem, ScoredTurn
 from svr_lightning.engines.base import Output
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
-from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.training.config import EvaluationConfig, OptimizerConfig, ReferenceConfig
@@ -31,7 +30,7 @@ from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.logs import NOTHING_RIGHT, CSVLog, nothing_to_learn
 from svr_lightning.training.sources import DataSource
 from tests.commands import jsonl, logged, read_json, screen
-from tests.small_fit import data, module, recipe, trainer, turns_of
+from tests.small_fit import data, module, policy, recipe, tiny, trainer, turns_of
 from tests.tolerance import assert_same_first_step, of_logprobs, rounding
 
 FIRST_STEP = {"lr": 1e-3 * warmup_stable_decay(0, total_steps=1), "length": 576, "tokens": 8 * 576}
@@ -99,7 +98,7 @@ def test_the_ratio_starts_at_one_whatever_the_engine_rounds(tmp_path):
     assert values["engine/logprob_diff"][1] == pytest.approx(0.01, abs=allowed, rel=0)
 
 
-RECOMPUTING = PolicyConfig(max_prompt_tokens=512, max_model_len=1024, gradient_checkpointing=True)
+RECOMPUTING = policy(gradient_checkpointing=True)
 
 
 def test_computing_activations_again_in_micro_batches_does_not_change_the_update(tmp_path):
@@ -244,7 +243,7 @@ def test_a_run_goes_on_with_the_next_problems_in_other_micro_batches(tmp_path):
     """As it does with another number of processes."""
     path, seen = tmp_path / "4.ckpt", []
     options = {"max_epochs": 2, "enable_checkpointing": True}
-    few = DataSource(name="train", task="countdown", path="embedded:countdown-tiny", limit=6)
+    few = tiny("train", limit=6)
     for size, ends, saved in ((8, False, None), (8, True, None), (2, False, path)):
         seen.append(watch := Watch())
         callbacks = [watch, *([SaveAndStop(4, path)] if ends else [])]

@@ -84,8 +84,8 @@ def test_the_reference_is_the_base_model_and_leaves_the_policy_as_it_was(kind):
 
 def train(folder: Path, *callbacks: Callback, resume: str | None = None, **policy: Any) -> Any:
     """Four steps of the embedded policy, with a checkpoint of each; returns module and trainer."""
-    settings = {"max_prompt_tokens": 512, "max_model_len": 1024, "lora": LORA} | policy
-    model = small_fit.module(policy=PolicyConfig(**settings), reference=ReferenceConfig(every=0))
+    settings = small_fit.policy(**{"lora": LORA} | policy)
+    model = small_fit.module(policy=settings, reference=ReferenceConfig(every=0))
     saver = ModelCheckpoint(
         every_n_train_steps=1, save_top_k=0, save_last=True, enable_version_counter=False
     )
@@ -137,8 +137,7 @@ def test_merged_policy_and_adapter_are_exported(trained):
 
 def test_a_checkpoint_is_evaluated_without_its_reference(trained):
     folder, model = trained
-    policy = PolicyConfig(max_prompt_tokens=512, max_model_len=1024, lora=LORA)
-    again = small_fit.module(policy=policy)
+    again = small_fit.module(policy=small_fit.policy(lora=LORA))
     trainer = small_fit.trainer(folder / "validated", limit_val_batches=1)
     checkpoint = str(folder / "checkpoints" / "last.ckpt")
     trainer.validate(again, small_fit.data(), ckpt_path=checkpoint, verbose=False)
@@ -179,9 +178,8 @@ def test_an_adapter_alone_is_no_policy(trained):
 def test_deepspeed_is_refused(tmp_path, monkeypatch):
     pytest.importorskip("deepspeed")
     monkeypatch.setenv("MASTER_PORT", str(free_port()))
-    policy = PolicyConfig(max_prompt_tokens=512, max_model_len=1024, lora=LORA)
     trainer = small_fit.trainer(tmp_path, strategy=SVRDeepSpeedStrategy())
-    model = small_fit.module(policy=policy, reference=ReferenceConfig(every=0))
+    model = small_fit.module(policy=small_fit.policy(lora=LORA), reference=ReferenceConfig(every=0))
     with pytest.raises(ConfigError, match="leaves DeepSpeed next to nothing to shard"):
         trainer.fit(model, small_fit.data())
 

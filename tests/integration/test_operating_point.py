@@ -23,13 +23,12 @@ from svr_lightning.errors import ConfigError
 from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.tiny import COUNTDOWN_TINY
 from svr_lightning.training.config import EvaluationConfig
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.records import quoted_config
-from svr_lightning.training.sources import DataSource, load_problems
-from tests.commands import TINY, embedded, flags, jsonl, read_json, refused, screen
-from tests.scripted import TOKENIZER
+from svr_lightning.training.sources import load_problems
+from tests.commands import SHIPPED, TINY, embedded, flags, jsonl, read_json, refused, screen
+from tests.small_fit import tiny
 
 
 @pytest.mark.parametrize(
@@ -167,11 +166,15 @@ def test_results_quote_the_rule_that_the_recipe_makes_of_the_configured_one():
     assert none["stop"] is None
 
 
-def test_a_faulty_file_ends_the_command_before_the_policy_is_loaded(tmp_path, capsys):
-    folder = tmp_path / "tuned"
-    shutil.copytree(TOKENIZER.name_or_path, folder)
-    (folder / "operating_point.json").write_text('{"certified": {"threshold": 7}}')
-    settings = {"model.policy.path": folder, "question": "1 2 = 3"}
+@pytest.fixture
+def tuned(tmp_path) -> Path:
+    """The folder of a policy."""
+    return Path(shutil.copytree(SHIPPED, tmp_path / "tuned"))
+
+
+def test_a_faulty_file_ends_the_command_before_the_policy_is_loaded(tuned, tmp_path, capsys):
+    (tuned / "operating_point.json").write_text('{"certified": {"threshold": 7}}')
+    settings = {"model.policy.path": tuned, "question": "1 2 = 3"}
     line = refused(
         capsys, "predict", *TINY, *flags(settings), "--trainer.default_root_dir", tmp_path / "run"
     )
@@ -199,17 +202,15 @@ def evaluating(name: str, root: Path, folder: Path, turns: int, **settings: Any)
     return [name, *TINY, *flags(own | settings)]
 
 
-def test_predict_asks_with_a_tuned_policys_own_threshold_and_says_so(tmp_path, caplog):
+def test_predict_asks_with_a_tuned_policys_own_threshold_and_says_so(tuned, tmp_path, caplog):
     """0.95 stops a trajectory of the shipped policy; at 1 nothing does."""
-    folder = tmp_path / "tuned"
-    shutil.copytree(TOKENIZER.name_or_path, folder)
     own = {"rule": {}, "certified": {"threshold": 1.0}, "weights": "others"}
-    written(folder, **own)
-    command = evaluating("predict", tmp_path, folder, 2, question="3 5 8 = 16")
+    written(tuned, **own)
+    command = evaluating("predict", tmp_path, tuned, 2, question="3 5 8 = 16")
     lost = "promises nothing for max_turns=2 instead of 10, other weights than it was written for"
     with pytest.warns(UserWarning, match=lost):
         assert main(command) == 0
-    assert f"stops at CORRECT at confidence >= 1, the operating point of {folder}" in caplog.text
+    assert f"stops at CORRECT at confidence >= 1, the operating point of {tuned}" in caplog.text
     assert "operating_point.json; pse at most 0.1; confidence 0.9" in caplog.text
     (record,) = jsonl(tmp_path / "eval" / "predict" / "samples.jsonl")
     assert (record["returned_turn"], record["stopped_early"]) == (2, False)
@@ -232,17 +233,12 @@ def test_serve_says_of_a_logs_certificate_how_few_turns_it_has_and_that_it_cover
     )
 
 
-def test_an_evaluation_says_which_problems_a_certificate_was_calibrated_on(tmp_path, capsys):
+def test_an_evaluation_says_which_problems_a_certificate_was_calibrated_on(tuned, tmp_path, capsys):
     """Of the first three problems of the embedded set two were; the report says so too."""
-    folder = tmp_path / "tuned"
-    shutil.copytree(TOKENIZER.name_or_path, folder)
-    source = DataSource(
-        name="held_out", task="countdown", path=COUNTDOWN_TINY, split="test", limit=3
-    )
-    first, second, _ = load_problems(source)
+    first, second, _ = load_problems(tiny("held_out", split="test", limit=3))
     digests = problem_digests([f"held_out/{first.id}", second.question])
-    written(folder, rule={}, data={"problems": digests}, decoding={"temperature": 0.0})
-    command = evaluating("test", tmp_path, folder, 1, **{"data.test": embedded(3)})
+    written(tuned, rule={}, data={"problems": digests}, decoding={"temperature": 0.0})
+    command = evaluating("test", tmp_path, tuned, 1, **{"data.test": embedded(3)})
     note = "the certificate was calibrated on 2 of 3 problems"
     with pytest.warns(UserWarning, match=note):
         assert main(command) == 0
