@@ -12,7 +12,7 @@ from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.parsing import parse_self_check, self_check_format_score
 from svr_lightning.core.rewards import Reward, RewardWeights
 from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import ScoredTurn, SelfCheck, Verdict
+from svr_lightning.core.types import Problem, ScoredTurn, SelfCheck, Verdict
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.adaptive import trajectory_record
 from svr_lightning.recipes.base import Recipe
@@ -26,6 +26,8 @@ from svr_lightning.recipes.oracle import Oracle
 from svr_lightning.recipes.scrpo import ScRPO
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
+from svr_lightning.tasks import GradingError
+from svr_lightning.tasks.countdown import Countdown
 from svr_lightning.training.logs import rollout_stats
 from tests.recipes import (
     RECIPES,
@@ -256,6 +258,19 @@ def test_feedback_between_answers_does_not_count_as_a_wrong_answer():
     taught = trajectory_record(group.trajectories[0], "toy", answers=recipe.dialogue.answers)
     found = [(turn.correct, turn.answer is None, turn.feedback) for turn in taught.turns]
     assert found == [(False, False, None), (None, True, True), (True, False, None)]
+
+
+def test_every_answer_is_graded_once_and_one_that_cannot_be_is_wrong(monkeypatch):
+    graded = []
+
+    def grade(_: Countdown, completion: str, __: Problem) -> bool:
+        graded.append(completion)
+        raise GradingError("no sandbox today")
+
+    monkeypatch.setattr(Countdown, "grade", grade)
+    ((group,), _) = play(GRPOMT(group_size=2), scripts("RRR", "RRR"))
+    assert len(graded) == 6
+    assert not any(turn.correct for turns in group.scored for turn in turns)
 
 
 # --- methods without a self-check -------------------------------------------------------------

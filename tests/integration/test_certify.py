@@ -219,35 +219,35 @@ def test_the_plan_says_how_many_labels_a_promise_needs(capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "no promise was given"),
-        (["--calibrate-on", "0"], "--calibrate-on: 0 must be above 0 and at most 1"),
-        (["--calibrate-on", "0.001"], "--calibrate-on 0.001: no problem is left"),
-        (["--max-pse", "1.5"], "--max-pse: 1.5 must be above 0 and below 1"),
-        (["--min-accuracy", "1e-17"], "--min-accuracy: 1e-17 must be above 0 and below 1"),
-        (["--confidence", "nan"], "--confidence: nan must be above 0 and below 1"),
-        (["--thresholds", "nan"], "--thresholds: nan must be a number"),
-        (["--write", "/no/policy"], "--write: /no/policy: no such folder"),
-        (["--max-turns", "0"], "max_turns=0 must be at least one turn"),
-        (["--max-turns", "9" * 30], "must be at least one turn, at most 2147483647"),
-        (["--max-tokens", "900"], "--max-tokens needs --token-bound"),
+        ("", "no promise was given"),
+        ("--calibrate-on 0", "--calibrate-on: 0 must be above 0 and at most 1"),
+        ("--calibrate-on 0.001", "--calibrate-on 0.001: no problem is left"),
+        ("--max-pse 1.5", "--max-pse: 1.5 must be above 0 and below 1"),
+        ("--min-accuracy 1e-17", "--min-accuracy: 1e-17 must be above 0 and below 1"),
+        ("--confidence nan", "--confidence: nan must be above 0 and below 1"),
+        ("--thresholds nan", "--thresholds: nan must be a number"),
+        ("--write /no/policy", "--write: /no/policy: no such folder"),
+        ("--max-turns 0", "max_turns=0 must be at least one turn"),
+        (f"--max-turns {'9' * 30}", "must be at least one turn, at most 2147483647"),
+        ("--max-tokens 900", "--max-tokens needs --token-bound"),
         (
-            ["--max-tokens", "9", "--token-bound", "99"],
+            "--max-tokens 9 --token-bound 99",
             "loss lies outside [0, 99]; give a larger token bound",
         ),
         (
-            ["--max-turns", "1"],
+            "--max-turns 1",
             "with T_max = 1 no answer could break it; choose another, such as --max-wrong-",
         ),
         (
-            ["--thresholds", "1"],
+            "--thresholds 1",
             "at confidence >= 0.85, accepts no answer at any of the thresholds",
         ),
-        (["--calibrate-on", "0.5", "--check-last", "0.2"], "give one of --calibrate-on and"),
+        ("--calibrate-on 0.5 --check-last 0.2", "give one of --calibrate-on and"),
     ],
 )
 def test_a_wrong_promise_or_option_is_one_line(arguments, said, samples, capsys):
     max_pse = "" if not arguments else "0.10"
-    assert said in refused(capsys, *command(samples, *arguments, max_pse=max_pse))
+    assert said in refused(capsys, *command(samples, *arguments.split(), max_pse=max_pse))
 
 
 CHECK = ("--check", "certificate.json", "eval")
@@ -257,24 +257,25 @@ PLAN = ("--plan", "--max-pse", "0.1")
 @pytest.mark.parametrize(
     ("mode", "extra"),
     [
-        (CHECK, ["--max-pse", "0.1"]),
-        (CHECK, ["--thresholds", "0.9"]),
-        (CHECK, ["--out", "."]),
-        (CHECK, ["--max-turns", "3"]),
-        (CHECK, ["--calibrate-on", "0.5"]),
-        (CHECK, ["--check-last", "0.5"]),
-        (CHECK, ["--token-bound", "9"]),
-        (CHECK, ["--plan"]),
-        (PLAN, ["nowhere"]),
-        (PLAN, ["--write", "."]),
-        (PLAN, ["--out", "."]),
-        (PLAN, ["--max-turns", "3"]),
-        (PLAN, ["--columns", "id=a"]),
+        (CHECK, "--max-pse 0.1"),
+        (CHECK, "--thresholds 0.9"),
+        (CHECK, "--out ."),
+        (CHECK, "--max-turns 3"),
+        (CHECK, "--calibrate-on 0.5"),
+        (CHECK, "--check-last 0.5"),
+        (CHECK, "--token-bound 9"),
+        (CHECK, "--plan"),
+        (PLAN, "nowhere"),
+        (PLAN, "--write ."),
+        (PLAN, "--out ."),
+        (PLAN, "--max-turns 3"),
+        (PLAN, "--columns id=a"),
     ],
 )
 def test_check_and_plan_refuse_what_they_do_not_use(capsys, mode, extra):
-    line = refused(capsys, "certify", *mode, *extra)
-    assert f"{mode[0]} does not use {extra[0]}; leave it out" in line
+    words = extra.split()
+    line = refused(capsys, "certify", *mode, *words)
+    assert f"{mode[0]} does not use {words[0]}; leave it out" in line
 
 
 @pytest.mark.parametrize(

@@ -274,17 +274,17 @@ STOP = "--model.evaluation.stop"
     ("arguments", "said"),
     [
         (
-            ["test", f"{STOP}=Confident", f"{STOP}.score=verdict_probability"],
+            f"test {STOP}=Confident {STOP}.score=verdict_probability",
             "verdict >= 0.85: this server's completions come without log-probabilities",
         ),
-        (["test", "--model.engine.api_key_env", "NOT_SET"], "NOT_SET: this variable is not set"),
-        (["test", "--ckpt_path", "last"], "--ckpt_path: model.engine is a server"),
-        (["fit"], "OpenAIEngine returns no token ids, which training needs"),
-        (["test", "--model.engine.timeout", "0"], "timeout=0.0 must be above 0"),
+        ("test --model.engine.api_key_env NOT_SET", "NOT_SET: this variable is not set"),
+        ("test --ckpt_path last", "--ckpt_path: model.engine is a server"),
+        ("fit", "OpenAIEngine returns no token ids, which training needs"),
+        ("test --model.engine.timeout 0", "timeout=0.0 must be above 0"),
     ],
 )
 def test_what_a_server_cannot_do_is_refused_before_it_is_asked(arguments, said, tmp_path, capsys):
-    name, *rest = arguments
+    name, *rest = arguments.split()
     with ChatServer(unsure) as server:
         assert said in refused(capsys, name, *through(server, tmp_path), *rest)
     assert server.bodies == []

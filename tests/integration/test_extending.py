@@ -71,6 +71,7 @@ def test_a_task_of_ones_own_reads_asks_and_grades(here):
         "Spell cat backwards.",
         "Spell level backwards.",
     }
+    assert "backwards.Backwards" in (here / "run" / "config.yaml").read_text()
     from backwards import Backwards
 
     task = Backwards()
