@@ -1,6 +1,5 @@
 """Log-probabilities block by block: the values and gradients of the full scores, in less memory."""
 
-import math
 from typing import Any
 
 import pytest
@@ -55,19 +54,6 @@ def gradients(function: Any, *args: Any, upstream: Tensor) -> list[Tensor]:
 
 
 UPSTREAM = torch.tensor([1.0, -2.0, 0.0, 0.5, 3.0])
-
-
-def test_a_value_and_its_gradients_by_hand():
-    # Scores log 1, log 2, log 5 at temperature 1: p = 1/8, 1/4, 5/8. With g = 2 and token 1,
-    # d = 2 ([v = 1] - p) = -1/4, 3/2, -5/4, and the gradient of the only feature sums d * weight.
-    hidden = torch.ones(1, 1, requires_grad=True)
-    weight = torch.tensor([[1.0], [2.0], [5.0]]).log().requires_grad_()
-    value = linear_logprobs(hidden, weight, None, torch.tensor([1]), 1.0)
-    torch.testing.assert_close(value, torch.tensor([math.log(0.25)]))
-    (2.0 * value).backward()
-    torch.testing.assert_close(weight.grad, torch.tensor([[-0.25], [1.5], [-1.25]]))
-    expected = 1.5 * math.log(2.0) - 1.25 * math.log(5.0)
-    torch.testing.assert_close(hidden.grad, torch.tensor([[expected]]))
 
 
 @pytest.mark.usefixtures("_block")

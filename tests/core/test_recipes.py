@@ -178,7 +178,6 @@ def test_the_scale_of_advantages_is_an_option(name):
         (SVRPlus, {"optimised": 0}, "optimised=0 must be at least 1"),
         (IGRPO, {"drafts": 0}, "drafts=0 must be at least 1"),
         (MLMTRL, {"horizon": 4}, "horizon=4 must be odd"),
-        (Oracle, {"horizon": -2}, "horizon=-2 must be at least 1"),
         (ScRPO, {"min_variance": 0.3}, "min_variance=0.3 must be at most 0.25"),
         (ScRPO, {"min_variance": float("nan")}, "min_variance=nan must be at least 0"),
     ],

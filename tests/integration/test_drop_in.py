@@ -156,20 +156,18 @@ def test_an_unsure_question_goes_to_the_second_model_once_and_plainly(stream, ca
     assert "outcome=escalated turns=2 prompt_tokens=120 completion_tokens=60" in caplog.text
 
 
-def test_an_accepted_question_never_reaches_the_second_model(tmp_path):
+def test_accepted_answers_alone_are_certified_and_never_reach_the_second_model(tmp_path):
     found = certificate(tmp_path, max_turns=2)
-    with escalating(doubts_first, unsure, rule=found.rule, certificate=found) as (url, _, two):
+
+    def sure_once(_: dict[str, Any], number: int) -> Reply:
+        return completion(SURE if number == 2 else DOUBT)
+
+    with escalating(sure_once, unsure, rule=found.rule, certificate=found) as (url, _, two):
         said = chat(url).json()["svr"]
         assert two.bodies == []
+        escalated = chat(url).json()["svr"]
     assert (said["accepted"], said["escalation"], said["certificate"]) == (True, None, found.id)
-
-
-def test_an_escalated_answer_has_no_certificate(tmp_path):
-    found = certificate(tmp_path, max_turns=2)
-    own = {"rule": found.rule, "certificate": found}
-    with escalating(unsure, lambda *_: completion("8"), **own) as (url, *_):
-        said = chat(url).json()["svr"]
-    assert (said["certificate"], said["uncertified"]) == (
+    assert (escalated["certificate"], escalated["uncertified"]) == (
         None,
         ["the answer is the second model's"],
     )

@@ -280,7 +280,6 @@ STOP = "--model.evaluation.stop"
         ("test --model.engine.api_key_env NOT_SET", "NOT_SET: this variable is not set"),
         ("test --ckpt_path last", "--ckpt_path: model.engine is a server"),
         ("fit", "OpenAIEngine returns no token ids, which training needs"),
-        ("test --model.engine.timeout 0", "timeout=0.0 must be above 0"),
     ],
 )
 def test_what_a_server_cannot_do_is_refused_before_it_is_asked(arguments, said, tmp_path, capsys):

@@ -117,21 +117,20 @@ def test_what_has_no_rollouts_is_refused_in_one_line(tmp_path):
         trainer(tmp_path).fit(module(), loader)
 
 
-def test_limits_and_fast_dev_run_count_problem_batches(tmp_path):
+def test_a_limit_counts_problem_batches(tmp_path):
     run = trainer(tmp_path, limit_train_batches=2)
     run.fit(module(micro_batch_size=4), data())
     assert run.global_step == 2
-    quick = trainer(tmp_path, fast_dev_run=1, limit_val_batches=1)
-    quick.fit(module(micro_batch_size=4), data())
-    assert quick.global_step == 1
+
+
+BRIEF = EvaluationConfig(max_turns=1, max_completion_tokens=8)
 
 
 @pytest.mark.parametrize("interval", [2, "00:00:00:00"])
 def test_validation_comes_every_so_many_optimizer_steps_or_by_the_clock(tmp_path, interval):
     often = {"val_check_interval": interval, "check_val_every_n_epoch": None}
     run = trainer(tmp_path, limit_val_batches=1.0, **often)
-    few = EvaluationConfig(max_turns=1, max_completion_tokens=8)
-    run.fit(module(micro_batch_size=4, updates_per_rollout=2, evaluation=few), data())
+    run.fit(module(micro_batch_size=4, updates_per_rollout=2, evaluation=BRIEF), data())
     assert sorted(p.name for p in tmp_path.glob("eval/*")) == [
         "step-000002",
         "step-000004",
@@ -326,10 +325,11 @@ def test_validation_data_is_not_read_by_a_training_that_does_not_validate(tmp_pa
     trainer(tmp_path, max_steps=1).fit(module(), data(val=[gone]))
 
 
-def test_a_fast_dev_run_leaves_nothing_that_the_next_run_trips_over(tmp_path):
+def test_a_fast_dev_run_is_one_step_and_leaves_nothing_that_the_next_run_trips_over(tmp_path):
     callbacks = (BeforeAfter(), HFExport(), ModelCheckpoint(save_last=True))
-    tested = data(test=data().sources["val"])
-    trainer(tmp_path, *callbacks, fast_dev_run=1, enable_checkpointing=True).fit(module(), tested)
+    quick = trainer(tmp_path, *callbacks, fast_dev_run=1, enable_checkpointing=True)
+    quick.fit(module(micro_batch_size=4), data(test=data().sources["val"]))
+    assert quick.global_step == 1
     assert not list(tmp_path.rglob("*.ckpt"))
     assert not any((tmp_path / name).exists() for name in ("policy", "eval/before", "eval/after"))
 
@@ -337,9 +337,8 @@ def test_a_fast_dev_run_leaves_nothing_that_the_next_run_trips_over(tmp_path):
 @pytest.mark.parametrize(("limit", "count"), [(2, 2), (0.01, 1)])
 def test_the_limit_on_test_batches_holds_for_the_comparison(tmp_path, limit, count):
     tested = data(test=data().sources["val"], eval_batch_size=1)
-    few = {"evaluation": EvaluationConfig(max_turns=1, max_completion_tokens=8)}
     run = trainer(tmp_path, BeforeAfter(), max_steps=1, limit_test_batches=limit)
-    run.fit(module(**few), tested)
+    run.fit(module(evaluation=BRIEF), tested)
     for name in ("before", "after"):
         assert len(jsonl(tmp_path / "eval" / name / "samples.jsonl")) == count
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from transformers import AutoTokenizer, GraniteConfig, GraniteForCausalLM
 
+from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.policy.logprobs import completion_logprobs
@@ -162,13 +163,15 @@ def test_a_policy_has_fp32_weights_and_the_same_ones_for_the_same_seed(path):
     assert stop_token_ids(model, tokenizer) == (tokenizer.eos_token_id,)
 
 
-def test_every_token_that_is_said_to_end_a_turn_does():
+def test_an_engine_is_told_every_token_that_is_said_to_end_a_turn():
     policy = Policy.load(PolicyConfig())
     model, tokenizer = policy.model, policy.renderer.tokenizer
     model.generation_config.eos_token_id = [7, 9]
     tokenizer.eos_token = "<|pad|>"
     ids = {7, 9, tokenizer.pad_token_id, tokenizer.convert_tokens_to_ids("<|im_end|>")}
-    assert set(stop_token_ids(model, tokenizer)) == ids
+    engine = TransformersEngine()
+    policy.start(engine)
+    assert engine._stop_ids == ids
 
 
 def test_an_architecture_that_reshapes_its_scores_is_refused(tmp_path):

@@ -118,20 +118,6 @@ def test_an_engine_is_synced_once_for_a_rollout_and_an_evaluation_of_the_same_we
     assert syncs == [0, 1, 1]
 
 
-def test_an_engine_is_told_every_token_that_ends_a_turn():
-    told = []
-
-    class Noting(TransformersEngine):
-        def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
-            told.extend(stop_token_ids)
-            super().start(model, stop_token_ids, max_model_len)
-
-    model = tiny_qwen3()
-    model.generation_config.eos_token_id = [7, 9]
-    Policy(model, RENDERER).start(Noting())
-    assert {7, 9, RENDERER.tokenizer.eos_token_id} <= set(told)
-
-
 def test_an_engine_works_outside_of_every_ambient_mode():
     seen = []
 
