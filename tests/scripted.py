@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
-from svr_lightning import tiny
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Decoding, Problem
@@ -20,9 +19,10 @@ from svr_lightning.recipes.base import Recipe
 from svr_lightning.rollout.driver import Driver
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
+from tests.commands import SHIPPED
 from tests.scripted_engine import ScriptedEngine
 
-TOKENIZER = AutoTokenizer.from_pretrained(str(Path(tiny.__file__).parent / "countdown_policy"))
+TOKENIZER = AutoTokenizer.from_pretrained(SHIPPED)
 RENDERER = Renderer(TOKENIZER, max_prompt_tokens=600, max_model_len=900)
 DECODING = Decoding(max_completion_tokens=120, temperature=0.9)
 RUN_SEED, STEP = 42, 3

@@ -1,5 +1,6 @@
 """The project's server on a free port of this machine, and requests to it."""
 
+import socket
 import subprocess
 import sys
 import threading
@@ -92,6 +93,12 @@ def started(*options: str, files: int = 4096) -> Iterator[tuple[str, "subprocess
 def chat(url: str, **fields: Any) -> httpx.Response:
     """One request; ``fields`` of its body beside the question."""
     return httpx.post(f"{url}/chat/completions", json={"messages": ASKED, **fields}, timeout=60)
+
+
+def connected(url: str) -> socket.socket:
+    """A plain connection to a server."""
+    host, port = url.split("/")[2].split(":")
+    return socket.create_connection((host, int(port)), timeout=30)
 
 
 EMBEDDED = "embedded:countdown-tiny"

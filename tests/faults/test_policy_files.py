@@ -4,10 +4,12 @@ import json
 import math
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
@@ -49,20 +51,27 @@ def add_token(folder: Path, token: str, template: str = "") -> None:
     tokenizer.save_pretrained(folder)
 
 
-def rename(folder: Path, prefix: str) -> None:
+@contextmanager
+def weights_of(folder: Path) -> Iterator[dict[str, torch.Tensor]]:
+    """The weights of a policy, to change."""
     file = folder / "model.safetensors"
-    renamed = {prefix + name: weight for name, weight in load_file(file).items()}
-    save_file(renamed, file, metadata={"format": "pt"})
+    weights = load_file(file)
+    yield weights
+    save_file(weights, file, metadata={"format": "pt"})
+
+
+def rename(folder: Path, prefix: str) -> None:
+    with weights_of(folder) as weights:
+        for name in [*weights]:
+            weights[prefix + name] = weights.pop(name)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
 def test_a_missing_weight_is_named_by_every_command_before_it_writes_anything(
     command, folder, tmp_path, capsys
 ):
-    file = folder / "model.safetensors"
-    weights = load_file(file)
-    del weights[DOWN]
-    save_file(weights, file, metadata={"format": "pt"})
+    with weights_of(folder) as weights:
+        del weights[DOWN]
     run = tmp_path / "run"
     line = refused(
         capsys, *command, "--model.policy.path", folder, "--trainer.default_root_dir", run
@@ -145,10 +154,8 @@ def test_a_token_that_only_a_question_takes_is_refused_when_the_question_is_rend
     ],
 )
 def test_a_weight_that_is_not_finite_is_named(name, value, folder):
-    file = folder / "model.safetensors"
-    weights = load_file(file)
-    weights[name].view(-1)[-1] = value
-    save_file(weights, file, metadata={"format": "pt"})
+    with weights_of(folder) as weights:
+        weights[name].view(-1)[-1] = value
     assert_refused(folder, f"the weight {name} holds NaN or infinite values")
 
 
@@ -180,9 +187,8 @@ def test_code_beside_a_model_that_transformers_knows_is_not_run(folder, code):
 
 def test_weights_that_the_model_does_not_have_are_no_fault(folder):
     """Other heads, and towers for images, come with many checkpoints."""
-    file = folder / "model.safetensors"
-    weights = load_file(file)
-    save_file({**weights, "mtp.x": weights[DOWN].clone()}, file, metadata={"format": "pt"})
+    with weights_of(folder) as weights:
+        weights["mtp.x"] = weights[DOWN].clone()
     read(folder)
 
 

@@ -20,7 +20,7 @@ from tests.chat_server import DOUBT, QUESTION, SURE, Reply, completion
 from tests.chat_server import ChatServer as Scripted
 from tests.commands import refused
 from tests.core.test_controller import certificate
-from tests.served import ASKED, chat, in_front_of, proxy, serving, started
+from tests.served import ASKED, chat, connected, in_front_of, proxy, serving, started
 
 SOUND = completion(SURE)
 
@@ -170,11 +170,9 @@ def test_a_body_of_100_megabytes_is_refused_and_not_kept(sound):
 
 
 def test_a_body_that_never_ends_is_refused():
-    with behind(transfer_seconds=0.2) as (url, _):
-        host, port = url.split("/")[2].split(":")
-        with socket.create_connection((host, int(port))) as connection:
-            connection.sendall(f"{HEAD}Content-Length: 9\r\n\r\n{{".encode())
-            assert connection.recv(2**16).startswith(b"HTTP/1.1 408")
+    with behind(transfer_seconds=0.2) as (url, _), connected(url) as connection:
+        connection.sendall(f"{HEAD}Content-Length: 9\r\n\r\n{{".encode())
+        assert connection.recv(2**16).startswith(b"HTTP/1.1 408")
 
 
 def test_a_client_that_does_not_read_takes_no_place():

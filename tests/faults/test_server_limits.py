@@ -13,7 +13,7 @@ from svr_lightning.control.listening import most_connections
 from svr_lightning.control.server import Limits
 from tests.chat_server import SURE, Reply, completion
 from tests.chat_server import ChatServer as Scripted
-from tests.served import ASKED, chat, in_front_of, serving
+from tests.served import ASKED, chat, connected, in_front_of, serving
 
 BODY = {"messages": ASKED}
 
@@ -22,11 +22,6 @@ BODY = {"messages": ASKED}
 def upstream() -> Iterator[Scripted]:
     with Scripted(lambda *_: completion(SURE)) as server:
         yield server
-
-
-def connected(url: str) -> socket.socket:
-    host, port = url.split("/")[2].split(":")
-    return socket.create_connection((host, int(port)), timeout=30)
 
 
 def post(url: str, **headers: str) -> int:

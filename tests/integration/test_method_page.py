@@ -1,7 +1,6 @@
 """Rewards, returns and advantages of docs/method.md, computed by the package's own functions."""
 
 import re
-from pathlib import Path
 from statistics import fmean, stdev
 
 import pytest
@@ -9,8 +8,8 @@ import yaml
 from transformers import AutoTokenizer
 
 import svr_lightning as svr
-from svr_lightning import tiny
 from svr_lightning.core.credit import group_advantages
+from tests.commands import SHIPPED
 from tests.pages import page, tables
 
 PAGE = page("docs/method.md")
@@ -47,7 +46,7 @@ def scored(correct: bool, verdict: str, confidence: float, tokens: int = 29) -> 
 
 def turns_shown() -> list[svr.ScoredTurn]:
     """The page's three completions, read and graded."""
-    tokenizer = AutoTokenizer.from_pretrained(Path(tiny.__file__).parent / "countdown_policy")
+    tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     turns = []
     for text in COMPLETIONS:
         check = svr.parse_self_check(text)

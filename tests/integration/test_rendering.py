@@ -7,7 +7,6 @@ like those of the large model families.
 import re
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,13 +14,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AddedToken, AutoTokenizer
 
-from svr_lightning import tiny
 from svr_lightning.core.prompts import first_turn_messages, refinement_messages
 from svr_lightning.core.types import Message, Verdict
 from svr_lightning.errors import ConfigError
 from svr_lightning.policy.policy import stop_token_ids
 from svr_lightning.rollout.rendering import Renderer, end_of_turn
 from svr_lightning.tasks import get_task
+from tests.commands import SHIPPED
 
 COUNTDOWN = get_task("countdown")
 PROBLEM = COUNTDOWN.from_row({"id": "p", "nums": [8, 4, 2], "target": 10})
@@ -71,9 +70,6 @@ def tokenizer_like(family: str) -> Any:
     if template is not None:
         tokenizer.chat_template = template
     return tokenizer
-
-
-SHIPPED = str(Path(tiny.__file__).parent / "countdown_policy")
 
 
 def renderer(family: str = "shipped", **options: Any) -> Renderer:
