@@ -58,6 +58,7 @@ def test_seeds_are_drawn_too_and_clusters_stay_together():
     assert set(found.accuracy.tolist()) == {0.0, 0.5, 1.0}
     assert (draws.counts[:, ::2] == draws.counts[:, 1::2]).all()
     assert (draws.halves[:, ::2] == draws.halves[:, 1::2]).all()
+    assert len(np.unique(draws.halves, axis=0)) > 1  # no split decides alone
 
 
 def test_none_or_all_right_have_the_interval_that_an_evaluation_gives_them():

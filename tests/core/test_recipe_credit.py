@@ -399,6 +399,15 @@ def test_every_turns_self_check_is_two_choices_with_proper_scores():
     assert number.scores[7] == pytest.approx(0.5 * (1 - 0.07**2) - 0.8)
 
 
+def test_decimals_behind_the_varied_ones_stay_as_they_are_stated():
+    ((_, number),) = choices_of(
+        f"{RIGHT}<self_check>VERDICT: UNSURE; CONFIDENCE: 0.805</self_check>"
+    )
+    # Right: .5 (1 - (1 - .d5)^2) in hundredths, with 5 thousandths.
+    expected = [0.5 * (1 - (1 - d / 100 - 0.005) ** 2) for d in range(100)]
+    assert number.scores == pytest.approx(expected)
+
+
 def test_the_weight_scales_every_score_and_the_others_stay():
     ((once, _),) = choices_of(THREE_TURNS[0][0])
     recipe = SVR(group_size=2, horizon=1, exact_check=3.0)

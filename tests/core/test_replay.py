@@ -8,10 +8,11 @@ from svr_lightning.analysis.metrics import measure
 from svr_lightning.analysis.replay import THRESHOLDS, curves, replay, transitions
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.analysis.table import turn_tables as tables_of
-from svr_lightning.core.stopping import Confident, StopRule
+from svr_lightning.core.stopping import Confident, Posterior, StopRule
 from tests.trajectories import (
     adaptive,
     first_turns,
+    record,
     records_of,
     turn_tables,
     uncensored,
@@ -54,6 +55,13 @@ def test_a_gate_that_opens_at_the_last_allowed_turn_is_no_early_stop():
     # With T_max = 2 c still returns turn 2, now as the last; d, e and f run out of turns.
     assert _returned(0.85, 2) == [(1, True), (1, True), *[(2, False)] * 4]
     assert _returned(0.85, 1) == [(1, False)] * 6
+
+
+def test_trajectories_that_differ_only_in_a_cut_turn_are_judged_apart():
+    """A truncated answer does not vote, whatever confidence it states."""
+    sure = ("C", 0.9, 10)
+    rows = [record(name, (True, *sure, name == "cut"), (True, *sure)) for name in ("whole", "cut")]
+    assert replay(_table(rows), Posterior(), 2).returned.tolist() == [1, 2]
 
 
 def test_an_outcome_carries_its_rule_and_whether_its_last_turn_is_accepted():

@@ -11,6 +11,7 @@ from experiments.starts.table import stated_auroc, t_interval, table
 from svr_lightning.analysis import check_value as ways
 from svr_lightning.analysis.choice import Options, choose, draw
 from tests.commands import ROOT, read_json
+from tests.trajectories import save, uncensored
 
 PUBLISHED = ROOT / "experiments" / "starts" / "results"
 
@@ -35,8 +36,11 @@ def arm(ways: dict[str, Options], sure_when_right: bool = True) -> Arm:
 def two_starts() -> Outcomes:
     starts = []
     for seed, stated in ((1, 0.5), (2, 1.0)):
-        before = {ways.STATED: one_rule(0.0), ways.PAPER: one_rule(0.5, 31.0)}
+        before = {ways.STATED: one_rule(0.0), ways.PROBABLE: one_rule(0.125)}
+        before[ways.FREE] = one_rule(0.0)
         after = {ways.FREE: one_rule(0.25), ways.STATED: one_rule(stated)}
+        after[ways.PROBABLE] = one_rule(0.5)
+        after[ways.PAPER] = one_rule(0.5, 31.0 if seed == 1 else 10.0)
         arms = {BEFORE: arm(before, sure_when_right=False), AFTER: arm(after)}
         if seed == 2:
             arms[EXACT] = arm({ways.STATED: one_rule(0.75)}, sure_when_right=False)
@@ -57,7 +61,10 @@ def test_the_table_has_means_over_starts_and_both_intervals():
     assert gap["by_start"] == {1: 0.25, 2: 0.75}
     # t = .5 / (.3536 / sqrt(2)) = 2 with one degree of freedom: 1 - 2 arctan(2) / pi.
     assert gap["p"] == pytest.approx(0.295167, abs=1e-6)
-    assert ways.PAPER not in found["ways"]  # it is over the budget
+    probable = "with the probability{} after{}".format
+    assert found["differences"][probable(":", " - before")]["mean"] == 0.375
+    assert found["differences"][probable(" - best free stop,", "")]["mean"] == 0.25
+    assert ways.PAPER not in found["ways"]  # it is over the budget of one start
     assert (found["starts"], found["problems"], found["budget"]) == ([1, 2], 8, 30.0)
 
 
@@ -106,6 +113,22 @@ def test_what_is_written_is_read_again(tmp_path):
     read = outcomes.read(tmp_path / "outcomes.npz")
     assert (read.ids, read.cluster.tolist()) == (given.ids, given.cluster.tolist())
     assert table(read) == table(given)
+
+
+def test_a_new_start_replaces_the_published_one_of_its_seed():
+    published = two_starts()
+    first, second = published.starts
+    new = replace(published, starts=[replace(second, budget=5.0)])
+    assert [one.budget for one in outcomes.joined(published, new).starts] == [first.budget, 5.0]
+
+
+def test_runs_may_spend_three_first_answers_of_their_trained_policy(tmp_path):
+    for name in ("fresh_before", "fresh", "after"):
+        save(tmp_path / "plus3" / "eval" / name, uncensored(), {})
+    (start,) = outcomes.from_runs("toy", {3: tmp_path / "plus3"}).starts
+    # Prompts of 100 tokens, and answers of 50, 60, 512, 10, 1 and 100.
+    assert start.budget == pytest.approx(3 * (100 + 733 / 6))
+    assert (start.seed, start.arms.keys()) == (3, {BEFORE, AFTER})
 
 
 @pytest.mark.parametrize(

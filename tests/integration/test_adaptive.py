@@ -46,6 +46,13 @@ def adaptive(
     return [record.to_json() for record in found.solve(problems, "toy", on_turn=on_turn)]
 
 
+def test_the_turns_of_a_tutor_are_recorded_as_feedback():
+    found = evaluator(at_places(opinionated), recipe=MLMTRL(), max_turns=3)
+    for one in found.solve(PROBLEMS, "toy"):
+        assert [turn.feedback for turn in one.turns] == [None, True, None]
+        assert [turn.correct is None for turn in one.turns] == [False, True, False]
+
+
 OPINIONS = {
     # The gate needs CORRECT, 0.85 and an untruncated completion, all in the same turn.
     "a": [("CORRECT", 0.84), ("INCORRECT", 0.99), ("CORRECT", 0.85), ("CORRECT", 1.0)],

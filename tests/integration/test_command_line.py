@@ -328,6 +328,8 @@ def test_questions_are_put_as_the_task_of_the_training_set(tmp_path, capsys):
 def test_a_layer_or_a_section_that_holds_nothing_changes_nothing(tmp_path, capsys):
     empty = ("# to be filled in\n\n  # model: {seed: 3}\n", "---\n", "null", "{}", "")
     empty += ("trainer:\n  # max_steps: 3\n", "model: {sampling: , policy: {}}\ndata:\n")
+    pinned = "model: {{policy: {{revision: {}}}}}".format
+    empty += (pinned("v1"), pinned("null"))  # which takes the value back
     layers = []
     for number, text in enumerate(empty):
         layer = tmp_path / f"{number}.yaml"

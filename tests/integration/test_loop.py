@@ -375,11 +375,14 @@ def test_an_evaluation_runs_in_every_precision_and_logs_nothing_in_a_trainings_f
     tmp_path, command, precision
 ):
     sets = data().sources["val"]
-    one = trainer(tmp_path, precision=precision, limit_val_batches=1.0)
+    log = CSVLog(tmp_path)
+    one = trainer(tmp_path, precision=precision, limit_val_batches=1.0, logger=log)
     asked = {"questions": ["3 5 8 = 16"], "questions_task": "countdown"}
+    of_training = "step,key,value\n0,val/accuracy,0.5\n0,test/accuracy,0.5\n"
+    (tmp_path / "metrics.csv").write_text(of_training)
     getattr(one, command)(module(), datamodule=data(test=sets, **asked))
     assert (tmp_path / "eval" / command / "samples.jsonl").is_file()
-    assert not (tmp_path / "metrics.csv").exists()  # it is of the training in this folder
+    assert (tmp_path / "metrics.csv").read_text() == of_training
 
 
 def test_a_step_without_a_finished_or_a_correct_answer_is_warned_of_once(tmp_path):

@@ -154,6 +154,10 @@ def test_votes_are_means_over_seeds(tmp_path):
     (method,) = read_methods([f"GRPO={tmp_path / seed}" for seed in ("one", "two")])
     table = majority_vote([method])
     assert table.rows == [["GRPO Maj@3", "0.500 ± 0.707", "360 ± 0"]]
+    refined = [{**row, "dataset": "refined"} for row in uncensored()]
+    save(tmp_path / "refined", refined, settings_of(Confident(), 3))
+    (mixed,) = read_methods([f"A={tmp_path / part}" for part in ("one", "refined")])
+    assert mixed.votes == {}  # turns that refine each other do not vote
 
 
 def test_tables_are_latex_with_the_rows_that_the_runs_allow(tmp_path):
