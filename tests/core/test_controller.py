@@ -274,9 +274,5 @@ def test_options_out_of_range_are_refused():
     for name in ("max_turns", "max_completion_tokens", "seconds"):
         with pytest.raises(ConfigError, match=f"{name}=0 must be a"):
             Controller(Script([]), "countdown", **{name: 0})
-    with pytest.raises(ConfigError, match=r"max_turns=2\.5 must be int, got float"):
-        Controller(Script([]), "countdown", max_turns=2.5)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="otherwise='escalate' must be one of answer, give_up"):
         Controller(Script([]), "countdown", otherwise="escalate")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="must lie in"):
-        Controller(Script([]), "countdown", rule=Confident(threshold=2.0))

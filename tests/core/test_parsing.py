@@ -28,14 +28,6 @@ def block(content: str) -> str:
 # --- scope ---------------------------------------------------------------------------------
 
 
-def test_the_papers_example_is_read():
-    text = (
-        "<think>6 * 7 = 42</think>\n<answer>\\boxed{42}</answer>\n"
-        "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.92\n</self_check>"
-    )
-    assert parse_self_check(text) == check(C, 0.92)
-
-
 def test_a_complete_block_hides_fields_outside_it():
     text = "VERDICT: INCORRECT; CONFIDENCE: 0.1 " + block("VERDICT: CORRECT; CONFIDENCE: 0.9")
     assert parse_self_check(text + " VERDICT: UNSURE") == check(C, 0.9)
