@@ -10,7 +10,6 @@ from msgspec import Meta
 
 from svr_lightning.callbacks import RolloutLog
 from svr_lightning.control.controller import Controller
-from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.ranges import (
     ConfigError,
     Count,
@@ -125,7 +124,6 @@ def test_arguments_of_a_function_are_held_to_their_ranges():
     [
         (lambda: Decoding(top_p=0.0), "top_p=0.0 must be above 0"),
         (lambda: Decoding(max_completion_tokens=0), "max_completion_tokens=0 must be at least 1"),
-        (lambda: LossSpec(clip_eps=0.0), "clip_eps=0.0 must be above 0"),
         (lambda: LoRAConfig(r=0), "r=0 must be at least 1"),
         (lambda: PolicyConfig(max_prompt_tokens=0), "max_prompt_tokens=0 must be at least 1"),
         (lambda: PolicyConfig(max_model_len=4096), "max_prompt_tokens=4096 must be below max_mod"),

@@ -50,7 +50,8 @@ def test_the_turns_of_a_tutor_are_recorded_as_feedback():
     found = evaluator(at_places(opinionated), recipe=MLMTRL(), max_turns=3)
     for one in found.solve(PROBLEMS, "toy"):
         assert [turn.feedback for turn in one.turns] == [None, True, None]
-        assert [turn.correct is None for turn in one.turns] == [False, True, False]
+        for kept in ("correct", "answer"):
+            assert [getattr(turn, kept) is None for turn in one.turns] == [False, True, False]
 
 
 OPINIONS = {
