@@ -11,7 +11,7 @@ alternative would earn there (:func:`svr_lightning.core.credit.check_choices`).
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from svr_lightning.analysis.records import TurnRecord
@@ -65,7 +65,7 @@ class Document:
     completion: str
     correct: bool | None
     """y_t of the completion's answer; None where it gives none."""
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[Choice, ...] = field(default=(), kw_only=True)
     """Places of the completion that are learned by what each alternative would earn there."""
 
     @property
@@ -166,7 +166,7 @@ def checked_turns(
         if target == "label":
             choices = check_choices(scored, turn.reading.check, RewardWeights())
         turns.append(turn)
-        firsts.append(Document(dialogue.first(problem), text, scored.correct, choices))
+        firsts.append(Document(dialogue.first(problem), text, scored.correct, choices=choices))
     drafts = [*turns, *cut_off]
     if not turns or len(drafts) < 2:
         return firsts
