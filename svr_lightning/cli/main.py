@@ -4,7 +4,6 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterator
 from contextvars import copy_context
 from importlib import import_module
 from typing import NoReturn
@@ -116,7 +115,7 @@ def _open_closed_streams() -> None:
 def _train(command: str, arguments: list[str]) -> None:
     """Find the configurations, then import torch and Lightning, and run."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # read when tokenizers is imported
-    arguments = [*_spelled_out(arguments)]
+    arguments = _spelled_out(arguments)
     from svr_lightning.cli.training import run
 
     try:
@@ -132,31 +131,36 @@ def _train(command: str, arguments: list[str]) -> None:
 _LAYERS = ("-c", "--config", "--data.train", "--data.val", "--data.test")
 
 
-def _spelled_out(arguments: list[str]) -> Iterator[str]:
+def _spelled_out(arguments: list[str]) -> list[str]:
     """The arguments with each short option as a key, and each configuration as a path or text.
 
-    A whole data set is a configuration too: it replaces the one before it. Another path alone
-    keeps the name, the task and the split.
+    Configurations come first, so that flags win over them wherever they stand. A whole data set is
+    a configuration too: it replaces the one before it. Another path alone keeps the name, the task
+    and the split.
     """
     words = iter(arguments)
+    configs: list[str] = []
+    flags: list[str] = []
     for word in words:
         flag, equals, value = word.partition("=")
         if word == "--record":
-            yield "--model.evaluation.adaptive=false"
+            flags.append("--model.evaluation.adaptive=false")
         elif flag.split(".")[0] == "--stop":
-            yield f"--model.evaluation.{word.removeprefix('--')}"
+            flags.append(f"--model.evaluation.{word.removeprefix('--')}")
         elif flag in _LAYERS:
             value = value if equals else next(words, "")
             if flag.startswith("--data."):
                 value = f"data: {{{flag.removeprefix('--data.')}: {value}}}"
             text = any(character in value for character in "{}:\n")
-            yield from ("--config", value if text else str(config_file(value)))
+            layers = flags if flag.startswith("--data.") else configs
+            layers += ("--config", value if text else str(config_file(value)))
         elif flag == "--data.train.path":
             # Other rows: what was chosen of the earlier ones does not apply.
-            yield from (f"--data.train.{key}=null" for key in ("subset", "revision", "select"))
-            yield from ("--data.train.limit=null", "--data.train.columns=null", word)
+            of_others = ("subset", "revision", "select", "limit", "columns")
+            flags += [*(f"--data.train.{key}=null" for key in of_others), word]
         else:
-            yield word
+            flags.append(word)
+    return [*configs, *flags]
 
 
 # --- commands that need no trainer --------------------------------------------------------------

@@ -72,6 +72,7 @@ def _spellings_of(character: str) -> str:
         character,
         f"\\{character}",
         f"%{code:02x}",
+        f"%25{code:02x}",  # an address within an address
         f"\\u{code:04x}",
         f"&#{code};",
         f"&#x{code:x};",

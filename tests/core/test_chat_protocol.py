@@ -417,6 +417,7 @@ KEY = 'sk-proj/a+b"c&d'
         KEY.upper(),
         quote(KEY),
         quote(KEY, safe=""),
+        quote(quote(KEY, safe=""), safe=""),
         html.escape(KEY),
         json.dumps(KEY)[1:-1],
         json.dumps(KEY)[1:-1].replace("/", r"\/").replace("&", r"\u0026"),

@@ -203,6 +203,8 @@ def test_a_flag_changes_one_setting_of_a_data_set(capsys):
     base = ("fit", "--config", "gsm8k", "--data.train.limit", "5")
     limited = resolved(capsys, *base)["data"]["train"]
     assert (limited["subset"], limited["limit"]) == ("main", 5)
+    first = resolved(capsys, "fit", *base[3:], *base[1:3])  # a configuration never wins over it
+    assert first["data"]["train"] == limited
     # But a path: nothing is left of the choice of rows before it.
     other = resolved(capsys, *base, "--data.train.path", "mine.jsonl")["data"]["train"]
     nothing = {"subset": None, "select": None, "limit": None}
