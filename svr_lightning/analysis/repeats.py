@@ -14,7 +14,7 @@ _FAR_MORE, _MANY = 5, 0.05
 def independence_notes(
     tables: Mapping[str, TurnTable], questions: Mapping[tuple[str, str], str | None]
 ) -> Iterator[str]:
-    """Why problems of different clusters may be one problem: one line for each data set.
+    """Why problems of different clusters may be one problem: a line for each data set, or for all.
 
     Args:
         tables: the recorded turns of each data set.
@@ -31,6 +31,13 @@ def independence_notes(
                 f"{name}: {count} of {len(asked)} problems {what}. The promise counts them as "
                 "independent: give variants of one problem the same cluster"
             )
+    asked_in = {(name, question) for (name, _), question in questions.items() if question}
+    places = Counter(question for _, question in asked_in)
+    if shared := sum(count > 1 for count in places.values()):
+        yield (
+            f"{shared} questions stand in several data sets. The promise counts them as "
+            "independent: leave each in one data set"
+        )
 
 
 def _repeated(table: TurnTable, keys: list[str | None]) -> int:
