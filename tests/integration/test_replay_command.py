@@ -1,6 +1,7 @@
 """``svr replay``: every operating point of recorded turns, and votes of fresh ones."""
 
 import json
+import sys
 import tracemalloc
 
 import pytest
@@ -76,7 +77,9 @@ def test_recordings_that_cannot_be_used_are_named(tmp_path, capsys):
     old = save(tmp_path / "old", uncensored(), {"model": {"evaluation": {"gate": "verdict"}}})
     cut = save(tmp_path / "cut", adaptive())
     none = save(tmp_path / "none", [])
-    deep = save(tmp_path / "deep", uncensored(), {"levels": json.loads("[" * 600 + "]" * 600)})
+    levels = sys.getrecursionlimit() * 6 // 10  # which can be read, and not quoted
+    nested = json.loads("[" * levels + "]" * levels)
+    deep = save(tmp_path / "deep", uncensored(), {"levels": nested})
     shown = save(tmp_path / "shown", [{**uncensored()[0], "schema_version": {"a": ["b"] * 999}}])
     listed = save(tmp_path / "listed", uncensored())
     (listed / "results.json").write_text("[]")  # of which the rule of the run is not known
