@@ -22,7 +22,7 @@ from svr_lightning.core.parsing import (
     THINK_CLOSE,
     THINK_OPEN,
 )
-from svr_lightning.core.types import Completion, Message, Reading, Sample, TokenChoice, TokenScores
+from svr_lightning.core.types import Choice, Completion, Message, Reading, TokenChoice, TokenScores
 from svr_lightning.errors import ConfigError, format_exception
 
 _METHOD_TAGS = {THINK_OPEN, THINK_CLOSE, ANSWER_OPEN, ANSWER_CLOSE, OPEN_TAG, CLOSE_TAG}
@@ -140,8 +140,8 @@ class Renderer:
         """From a number of a completion's tokens to how many characters of its text these are."""
         return cache(lambda count: len(self.completion_text(token_ids[:count])))
 
-    def token_choices(self, sample: Sample) -> list[TokenChoice]:
-        """A sample's choices in tokens.
+    def token_choices(self, ids: Sequence[int], choices: Sequence[Choice]) -> list[TokenChoice]:
+        """The choices of a completion in tokens.
 
         The policy chose at the first token in which the alternatives differ. Where several begin
         with the same token there, it earns what the one earns that goes on as the sampled text
@@ -149,11 +149,11 @@ class Renderer:
         Without such a one it earns the mean of them. A choice is left out if the sampled tokens are
         not how this tokenizer writes their text, or if an alternative begins with another.
         """
-        ids = sample.completion_ids
+        ids = tuple(ids)
         text = self.completion_text(ids)
         characters = self.characters(ids)
         resolved: list[TokenChoice] = []
-        for choice in sample.choices or ():
+        for choice in choices:
             start, stop = choice.span
             first, last = token_span(choice.span, len(ids), characters)
             # Two tokens more on the left: a space may belong to some words and not to others, and

@@ -33,7 +33,6 @@ from svr_lightning.core.types import (
     Message,
     Problem,
     RemoteCompletion,
-    Sample,
     TokenChoice,
     Turn,
     Verdict,
@@ -212,18 +211,9 @@ def encode(renderer: Renderer, document: Document, check_weight: float = 1.0) ->
     checked = [check_weight if right > solved else 1.0 for _, right in spans]
     end_token = next(iter(end_of_turn(tokenizer).values()), tokenizer.eos_token_id)
     learned = (*completion["input_ids"], end_token)
-    sample = Sample(
-        prompt_ids=tuple(ids),
-        completion_ids=learned,
-        logprobs=(),
-        advantage=0.0,
-        group_id="",
-        policy_version=0,
-        choices=document.choices,
-    )
     choices = [
         replace(choice, position=len(ids) + choice.position)
-        for choice in renderer.token_choices(sample)
+        for choice in renderer.token_choices(learned, document.choices)
     ]
     return Encoded(
         ids=[*ids, *learned],

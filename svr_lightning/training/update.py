@@ -277,9 +277,11 @@ def _choices(
 ) -> Choices:
     choices = []
     for sample in samples:
-        for choice in _needed(renderer).token_choices(sample) if sample.choices else ():
-            predicted_at = len(sample.prompt_ids) - 1 + choice.position
-            choices.append((row_of[_sequence(sample)], predicted_at, choice))
+        if sample.choices:
+            row = row_of[_sequence(sample)]
+            before = len(sample.prompt_ids) - 1
+            tokens = _needed(renderer).token_choices(sample.completion_ids, sample.choices)
+            choices += [(row, before + choice.position, choice) for choice in tokens]
     return Choices.placed(choices)
 
 
