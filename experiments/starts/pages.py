@@ -37,16 +37,16 @@ def headline(tables: Mapping[str, Found]) -> str:
     low, high = (f"{100 * bound:.0f}" for bound in gain["over_starts"])
     promise = (
         f"**Trained to check itself, a tiny policy solves {after[STATED]} of new number puzzles "
-        f"by what it says of its answers. Before training it solves {before}; votes and "
-        f"log-probabilities reach {after[FREE]}.**"
+        f"when its own verdicts and confidences choose the answer. Before training it solves "
+        f"{before}; votes and log-probabilities reach {after[FREE]}.**"
     )
     small_print = (
-        f"All within {found['budget']:.0f} tokens per puzzle, read and written, on "
+        f"All within {found['budget']:.0f} tokens per puzzle, prompts included, on "
         f"{found['problems']} held-out puzzles, means of {len(found['starts'])} unselected "
         f"starts. Training adds {100 * gain['mean']:.0f} points, {low} to {high} (95{NARROW}% "
-        f"over starts). On this puzzle a reader of the policy's working reaches "
-        f"{after[TRACE]} and a program {after[PROGRAM]}: a check in words is meant for answers "
-        "where neither exists."
+        f"over starts). Here, comparing the last number of the policy's working with the target "
+        f"reaches {after[TRACE]} and a program that evaluates the answer {after[PROGRAM]}: a "
+        "check in words is meant for answers that allow neither."
     )
     return f"{textwrap.fill(promise, WIDTH)}\n\n{textwrap.fill(small_print, WIDTH)}"
 
