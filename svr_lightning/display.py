@@ -64,9 +64,9 @@ def say(*lines: str, style: str = "") -> None:
 
 
 def print_turn(turn: Turn, note: str, lines: int = 12) -> None:
-    """Print ``turn 2  INCORRECT 0.35  note``, and below it the end of the turn's text.
+    """Print ``turn 2  INCORRECT 0.35  note``, and below it the last ``lines`` of the turn's text.
 
-    There the answer and the self-check stand. Without a self-check it is ``turn 2  note``.
+    The answer and the self-check are at the end. Without a self-check it is ``turn 2  note``.
     """
     header = Text(f"turn {turn.index:<2} ", style="bold")
     if turn.check is not None:
@@ -80,7 +80,7 @@ def print_turn(turn: Turn, note: str, lines: int = 12) -> None:
 
 
 def join_first(names: Sequence[str], most: int = 10, between: str = ", ") -> str:
-    """Names in one line, the first of them where there are many."""
+    """Names on one line; of more than ``most``, the first and how many more there are."""
     more = f"{between}and {len(names) - most} more" if len(names) > most else ""
     return plain(between.join(names[:most]).replace("\n", " ")) + more
 
@@ -110,10 +110,10 @@ def progress_line(total: float, name: str, *, done: int = 0, quiet: bool = False
         initial=done,
         desc=short(name, _LONGEST_NAME),
         disable=quiet,
-        leave=None,  # below another line it goes when it is done
+        leave=None,  # a line below another one disappears when it is done
         file=sys.stdout,
         ncols=COLUMNS,
-        nrows=COLUMNS,  # a terminal that tells no height would show nothing
+        nrows=COLUMNS,  # on a terminal that reports no height tqdm would show nothing
         bar_format="{desc} {n_fmt}/{total_fmt}, {elapsed}, {remaining} left{postfix}",
         mininterval=0.5 if sys.stdout.isatty() else _EVERY,
         miniters=0,

@@ -43,8 +43,8 @@ def program() -> str:
 def error_line(message: str) -> str:
     """What a command prints on standard error about a fault that the user can fix.
 
-    What no screen has room for is cut to its ends: a word, such as a path of 50,000 characters, and
-    a message that shows a value of many words.
+    A very long word, such as a path of 50,000 characters, is cut to its two ends, and so is a very
+    long message, such as one that shows a value of many words.
     """
     shown = re.sub(r"(\S{99})\S{300,}(\S{99})", r"\1...\2", printable(message))
     shown = re.sub("^(.{1000}).{700,}(.{300})$", r"\1...\2", shown)
@@ -63,7 +63,7 @@ def one_line(message: object) -> str:
 
 
 def field_error(error: Exception, whole: str, kind: Any = None) -> str:
-    """A refusal of msgspec as ``FIELD: REASON``, with what the field takes if that is a short list.
+    """A refusal of msgspec as ``FIELD: REASON``, with the values or fields that it does accept.
 
     Args:
         error: msgspec's.
@@ -91,7 +91,10 @@ _REJECTED = re.compile(
 
 
 def _taken_at(kind: Any, steps: Sequence[str]) -> list[str]:
-    """The fields or values that a type of msgspec lists behind some steps: fields, or ``[``."""
+    """The fields or literal values that a type accepts after some steps into it.
+
+    A step is the name of a field, or ``[`` for the items of a list.
+    """
     from msgspec import inspect
 
     kind = kind if isinstance(kind, inspect.Type) else inspect.type_info(kind)

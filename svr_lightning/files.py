@@ -36,7 +36,7 @@ def config_file(given: str) -> Path:
 
 
 def check_folder(folder: str | os.PathLike[str], named: str) -> None:
-    """Require a folder that can be written to, or can be made, before there is anything to write.
+    """Require that a folder can be written to or made, before the work that fills it begins.
 
     Raises:
         ConfigError: that begins with ``named``, the setting and its value.

@@ -62,8 +62,8 @@ def file_rows(path: Path) -> Iterator[tuple[str, Any]]:
     name, and without such a name JSON lines by their first brace.
 
     Cells of delimited text are text. Numbers of a narrow type are read as their shortest decimals:
-    0.9 is 0.9, and not 0.8999999762, the closest to it in single precision. Of a row that cannot be
-    read the value is the ValueError that says why.
+    0.9 is 0.9, and not 0.8999999762, the closest to it in single precision. In place of a row that
+    cannot be read comes a ValueError that says why.
 
     Raises:
         ValueError: if the file cannot be read.
@@ -128,7 +128,7 @@ def _json_list(stream: IO[bytes]) -> Iterator[tuple[str, Any]]:
 
 
 def _delimited(stream: IO[bytes], start: bytes) -> Iterator[tuple[str, Any]]:
-    """Rows below a header. Quotes are read strictly: one that is left open swallows rows."""
+    """Rows below a header. Quotes are read strictly, since one left open would swallow rows."""
     csv.field_size_limit(_LONGEST_CELL)
     encoding = "utf-16" if start.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
     text = io.TextIOWrapper(stream, encoding=encoding, newline="")

@@ -3,9 +3,8 @@
 A way is a set of stopping rules, each with every T_max. The best of them within a budget is chosen
 on other problems than it is measured on, see :mod:`svr_lightning.analysis.choice`.
 
-Two families read the self-check. One takes what the policy *states*, verdict and confidence, as
-every reader of its text can. The other also takes the *probability of the verdict's tokens*, which
-the policy does not state.
+Two families read the self-check. One reads what the policy *states*, its verdict and confidence,
+which are in its text. The other also reads the *probability of the verdict's tokens*, which is not.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +42,7 @@ class Samples(NamedTuple):
 def ways_of(samples: Samples, refined: TurnTable | None = None) -> dict[str, Options]:
     """What each way returns, from fresh turns and, if there are some, turns of refinement.
 
-    Of options that return the same only the first is there.
+    Of options that return the same, only the first is kept.
     """
     table = samples.table
     fresh = _tried(table)

@@ -1,9 +1,9 @@
 """The best option within a budget, measured on other problems than those it was chosen on.
 
-Of the options within a budget on half of the clusters of problems, the most accurate one there is
-measured on the other half, and the reverse: on its own problems a winner is optimistic. One split
-would decide much by luck, so the result is the mean over :data:`SPLITS` splits. Every resample of
-the bootstrap chooses anew, so that intervals include the choice.
+On one half of the clusters of problems, the most accurate option within the budget is chosen; it is
+measured on the other half, and the reverse: on its own problems a winner looks too good. A single
+split would be a matter of luck, so the result is the mean over :data:`SPLITS` splits. Every
+resample of the bootstrap chooses anew, so that intervals include the choice.
 
 Shapes: K options, S training seeds, N problems, R resamples, J splits.
 """

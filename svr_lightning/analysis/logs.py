@@ -26,7 +26,7 @@ from svr_lightning.row_files import file_rows
 EXAMPLE = "embedded:log"
 """The log that ships with the package: 189 problems with three turns each."""
 _ROUNDING = 1e-9
-"""By which another program's confidence may leave [0, 1]."""
+"""By how much another program's confidence may lie outside [0, 1]."""
 _NUMBER = re.compile(
     r"([+-]?(?:[0-9]+(?:[.,][0-9]*)?|[.,][0-9]+)(?:e[+-]?[0-9]{1,3})?)\s*(%?)", re.I
 )
@@ -134,7 +134,7 @@ def _check_exists(path: Path) -> None:
 
 
 def _line_breaks(path: Path, places: Sequence[str]) -> tuple[str, ...]:
-    """What to say of a text file whose rows have more lines than there are rows."""
+    """A note on a text file with more lines than rows, which an open quote may have merged."""
     broken = [place for place in places if "-" in place]
     if not broken:
         return ()
@@ -174,7 +174,7 @@ def _column_names(columns: Sequence[str]) -> dict[str, str]:
 
 @lru_cache(maxsize=64)
 def _header(columns: tuple[Any, ...], names: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-    """The row's column for each name that it has; case and outer spaces matter only between two."""
+    """The row's column for each name. Case and outer spaces count only where two would match."""
     header = {}
     for name, column in names:
         like = [one for one in columns if str(one).strip().casefold() == column.strip().casefold()]
@@ -189,7 +189,7 @@ def _header(columns: tuple[Any, ...], names: tuple[tuple[str, str], ...]) -> dic
 
 
 def _read(cells: Any, names: Mapping[str, str]) -> tuple[dict[str, Any], _Turn]:
-    """A row's columns and values. Raises ValueError naming the column and what may stand there."""
+    """A row's columns and values. Raises ValueError naming the column and what it may hold."""
     if isinstance(cells, ValueError):
         raise cells
     if not isinstance(cells, dict):

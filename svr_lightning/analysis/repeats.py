@@ -1,4 +1,4 @@
-"""Problems that a log holds more than once, under different ids, without saying so."""
+"""Problems that are in a log more than once, under different ids and in different clusters."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

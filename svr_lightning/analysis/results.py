@@ -82,7 +82,7 @@ class Evaluation:
 
     @property
     def names(self) -> Mapping[tuple[str, str], tuple[str, ...]]:
-        """What tells each problem from others: its id, and a question that no other one has."""
+        """What identifies each problem: its id, and its question if no other problem has it."""
         asked = Counter(self.questions.values())
         names = {}
         for (dataset, problem), question in self.questions.items():
@@ -100,7 +100,7 @@ class Evaluation:
 
     @property
     def calibration_note(self) -> str | None:
-        """Says that its policy's certificate was calibrated on some of its problems."""
+        """That its policy's certificate was calibrated on some of its problems; None if not."""
         path = setting(self.config, "model", "policy", "path")
         certificate = read_operating_point(path) if isinstance(path, str) else None
         return None if certificate is None else certificate.calibration_note(self.names)

@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class FirstRight:
-    """Stops at the first correct answer: an upper bound for rules, which may not read labels."""
+    """Stops at the first correct answer: an upper bound for rules, which cannot read labels."""
 
     def __str__(self) -> str:
         return "the first right answer (reads labels)"

@@ -16,10 +16,10 @@ from svr_lightning.display import interval, plain, print_table
 from svr_lightning.tiny.traces import trace_agrees
 
 _DIFFERENCES = {
-    "gap": "what it states, over the best stop without it",
-    "gain": "what it states, over before training",
-    "probable_gap": "with the probability, over the best stop",
-    "probable_gain": "with the probability, over before training",
+    "gap": "as stated, minus the best stop without it",
+    "gain": "as stated, minus before training",
+    "probable_gap": "with its probability, minus the best stop",
+    "probable_gain": "with its probability, minus before training",
 }
 
 
@@ -122,7 +122,7 @@ def print_check_value(folder: Path) -> None:
             for key, words in _DIFFERENCES.items()
             if found.get(key) is not None
         ]
-        print_table(("difference", "mean", "95 %"), rows, "the self-check is worth")
+        print_table(("difference", "mean", "95 %"), rows, "what the self-check is worth")
 
 
 def _shown(accuracy: float | None) -> str:
@@ -130,7 +130,7 @@ def _shown(accuracy: float | None) -> str:
 
 
 def samples_of(evaluation: Evaluation) -> dict[str, Samples]:
-    """The fresh turns of each data set, with what their traces say of themselves."""
+    """The fresh turns of each data set, and whether their own traces agree."""
     samples = {}
     for name, table in evaluation.tables.items():
         records = [record for record in evaluation.records if record.dataset == name]

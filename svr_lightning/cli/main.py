@@ -1,4 +1,4 @@
-"""The command ``svr``: chooses what runs, and imports what that needs and no more."""
+"""The command ``svr``: chooses what runs, and imports only what that needs."""
 
 import argparse
 import os
@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Let closed standard streams lead nowhere, before other files take their places."""
+    """Open closed standard streams on /dev/null, before other files take their descriptors."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)
@@ -198,7 +198,7 @@ def read_files(name: str, arguments: list[str]) -> int:
         ConfigError: for a fault that the user can fix.
     """
     options = parser_of(name).parse_args(arguments)
-    for option in ("out", "write"):  # noticed now, not after the work
+    for option in ("out", "write"):  # a fault is reported now, not after the work
         if folder := getattr(options, option, None):
             check_folder(folder, f"--{option} {folder}")
     return int(import_module(f"{__package__}.{name}").run(options))

@@ -29,7 +29,7 @@ DRIVER = Path("/proc/driver/nvidia/version")
 CUDA, OLDEST_DRIVER = "13", 580
 """The version of CUDA that torch is built for, and the oldest NVIDIA driver that supports it."""
 _PASSING_ON = ("argparse", "codecs", "importlib", "jsonargparse", "lightning", "pathlib", "yaml")
-"""Packages that call code named in a configuration. Where they raise, the text is at fault."""
+"""Packages that call code named in a configuration. If they raise, the configuration is wrong."""
 
 
 def explain(error: BaseException) -> str | None:
@@ -84,7 +84,7 @@ def of_parser(error: BaseException) -> str:
 def section_of(error: BaseException, config: Any) -> str:
     """``SECTION.``, where the configuration has the settings that a class refused; else nothing.
 
-    An object that is made does not know where its settings come from.
+    The class itself does not know which section its settings come from.
     """
     refused = [cause for cause in _causes(error) if isinstance(cause, FieldError)]
     if not refused:

@@ -262,7 +262,7 @@ def _server(
     check_url(
         given[where],
         f"--{where}",
-        f"; a query belongs into --{where}-query, and a key into --{where}-key-env or "
+        f"; a query belongs in --{where}-query, and a key in --{where}-key-env or "
         f"--{where}-headers",
     )
     access = read_access(

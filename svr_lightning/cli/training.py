@@ -1,4 +1,4 @@
-"""The training commands: LightningCLI with one error line instead of a page."""
+"""The training commands: LightningCLI, with errors of one line instead of a page."""
 
 import json
 import logging

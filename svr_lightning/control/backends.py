@@ -139,7 +139,7 @@ class EngineBackend(Backend):
         """Whether it fits without cutting."""
         try:
             return self._renderer.fits(messages)
-        except Exception as error:  # its chat template raises what it likes
+        except Exception as error:  # a chat template may raise anything
             reason = f"messages: the policy's chat template refuses them ({one_line(error)})"
             raise ServerError(reason, status=400) from error
 

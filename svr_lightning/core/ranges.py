@@ -50,7 +50,7 @@ WholeNumber = Annotated[int, Meta(ge=0)]
 
 
 class ConfigError(ValueError):
-    """Something from outside is wrong: a configuration, a data set, a checkpoint, a folder."""
+    """A fault that the user can fix: in a configuration, a data set, a checkpoint or a folder."""
 
 
 class FieldError(ConfigError):
@@ -157,7 +157,7 @@ def _constrained(annotated: Any) -> dict[str, Any]:
 
 
 def _is_own(hint: Any) -> bool:
-    """Whether a hint is a class of this package, whose instances alone will do, or a union."""
+    """Whether a hint is a class of this package, or a union with one: values must be instances."""
     return isinstance(hint, type | UnionType) and any(
         isinstance(part, type) and part.__module__.startswith("svr_lightning.")
         for part in _parts(hint)

@@ -44,4 +44,4 @@ class SeedContext:
 
 
 START = SeedContext()
-"""The place outside of any run."""
+"""The place of draws outside any run."""

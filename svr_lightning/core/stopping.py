@@ -37,7 +37,7 @@ class StopRule(ABC):
     """
 
     reads: ClassVar[tuple[str, ...]] = StopSignals._fields
-    """What it reads of a turn. Replays judge trajectories once that are equal in it."""
+    """The signals that it reads. Trajectories that agree in these are judged once in a replay."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -67,13 +67,13 @@ class StopRule(ABC):
         """
 
     def answer_turn(self, turns: Sequence[StopSignals], max_turns: int) -> int:
-        """The turn (from 1) whose answer is returned if ``turns`` are all; the last by default."""
+        """The turn (from 1) whose answer is returned if no other follows; the last by default."""
         return len(turns)
 
     def after_each(
         self, turns: Sequence[StopSignals], max_turns: int
     ) -> Iterator[tuple[float, int]]:
-        """Of each of ``turns``, whether it ends the trajectory, and the turn returned then."""
+        """For each of ``turns``: whether it ends the trajectory, and the turn returned then."""
         for count in range(1, len(turns) + 1):
             seen = turns[:count]
             yield self.stops(seen, max_turns), self.answer_turn(seen, max_turns)
@@ -85,7 +85,7 @@ class StopRule(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedTurns(StopRule):
-    """Always the same number of turns, also if the last has no answer."""
+    """Always the same number of turns, even if the last has no answer."""
 
     turns: Count = 1
     reads = ()

@@ -50,8 +50,8 @@ class Problem:
     payload: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Further data for the task's grader, as JSON; Countdown keeps its numbers in ``nums``."""
     cluster: str | None = None
-    """Variants of one problem share it, and are counted as one in intervals,
-    tests and splits. None: a cluster of its own."""
+    """Variants of one problem share it, and count as one in intervals, tests and splits. None: the
+    problem is a cluster of its own."""
 
     @property
     def has_reference(self) -> bool:
@@ -207,7 +207,7 @@ class Ending(NamedTuple):
     """How a trajectory ended."""
 
     observed: int
-    """Turns that were generated, the one that stopped included; their tokens count."""
+    """Number of generated turns, the one that stopped included; the tokens of all of them count."""
     returned: int
     """The turn (from 1) whose answer is returned."""
     stopped_early: bool
@@ -317,17 +317,17 @@ class ScoredTurn:
     text: str = field(default="", compare=False, repr=False)
     """The completion."""
     problem: Problem | None = field(default=None, compare=False, repr=False)
-    """What it answers."""
+    """The problem that it answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A place of a completion where the policy chose among some texts, and what each would earn."""
+    """A place in a completion where the policy chose among some texts, and what each would earn."""
 
     span: tuple[int, int]
     """Characters of the completion's text, first and past the last, that it chose."""
     alternatives: tuple[str, ...]
-    """[A] what could stand there instead, with what does."""
+    """[A] the texts that could be there, the chosen one included."""
     scores: tuple[float, ...]
     """[A] what each would earn."""
 

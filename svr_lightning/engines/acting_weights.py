@@ -1,6 +1,6 @@
-"""A policy's weights as they act: what an engine serves and an export holds.
+"""A policy's effective weights: what an engine serves and an export holds.
 
-Of a matrix W with an adapter that is ``W + (alpha / r) B A``.
+For a matrix W with an adapter this is ``W + (alpha / r) B A``.
 """
 
 from collections.abc import Callable, Iterator, Mapping

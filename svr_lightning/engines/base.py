@@ -38,8 +38,8 @@ class Output:
     token_ids: tuple[int, ...]
     """[L] sampled ids, the stop token included where it was sampled."""
     logprobs: tuple[float, ...]
-    """[L] nats at the sampling temperature, at 1 if greedy: over the full vocabulary, but of vLLM
-    over what top-p and top-k leave of it."""
+    """[L] nats at the sampling temperature, at 1 if greedy. Normalised over the full vocabulary; by
+    vLLM over what top-p and top-k leave of it."""
     finish_reason: FinishReason
     version: int
     """Weight version that sampled it."""
@@ -74,7 +74,8 @@ class Engine(ABC):
     max_batch: int
     """Requests that it runs at the same time; known from :meth:`start` on."""
     holds_copy: bool = False
-    """Whether it has the weights on the GPU itself: an evaluation leaves the policy on the CPU."""
+    """Whether it keeps its own copy of the weights on the GPU. An evaluation then leaves the policy
+    on the CPU."""
     trajectories: int | None = None
     """Trajectories of one rollout that use this engine, set before :meth:`start` in a training."""
 
@@ -99,7 +100,7 @@ class Engine(ABC):
         """Drop everything queued or running."""
 
     def drop(self, request_id: int) -> None:
-        """Stop working on one request whose output is not needed; it may still be returned."""
+        """Stop working on a request whose output is no longer needed; it may still be returned."""
         return
 
     def sleep(self) -> None:

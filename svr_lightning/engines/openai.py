@@ -24,8 +24,8 @@ from svr_lightning.errors import ConfigError, require
 
 DEFAULT_KEY = "OPENAI_API_KEY"
 _INSTEAD = (
-    "; a query belongs into model.engine.query, and a key into an environment variable such as "
-    "OPENAI_API_KEY, or into model.engine.headers"
+    "; a query belongs in model.engine.query, and a key in an environment variable such as "
+    "OPENAI_API_KEY, or in model.engine.headers"
 )
 REFUSALS = 8
 """Number of refused requests before the first answer that stops the run."""

@@ -28,7 +28,7 @@ stands before them, to which they are added; returns [B, V] scores of the next t
 
 
 class _End(NamedTuple):
-    """The part of a prompt to be computed: its last tokens."""
+    """The part of a prompt that has to be computed: its last tokens."""
 
     size: int
     prompt: Tokens

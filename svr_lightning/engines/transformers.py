@@ -205,5 +205,5 @@ class TransformersEngine(Engine):
 
 
 def _computes_in_bf16(model: Any) -> bool:
-    """Whether it does so over fp32 masters, as in the update: on an accelerator."""
+    """Whether the forward pass runs in bf16 from fp32 weights, as in the update: on a GPU."""
     return bool(model.device.type != "cpu" and model.dtype == torch.float32)

@@ -34,7 +34,7 @@ CPU_BATCHED_TOKENS = 8192
 MOST_SEQUENCES = 1024
 """Most completions that run at the same time in a training."""
 EVALUATED_SEQUENCES = 256
-"""Most in an evaluation, which uses few of vLLM's 1024; each start captures graphs for all."""
+"""Most in an evaluation, which needs few of vLLM's 1024; each start captures graphs for all."""
 
 
 class VLLMEngine(Engine):
@@ -76,7 +76,7 @@ class VLLMEngine(Engine):
         It measures free memory to size its KV cache, so the optimizer must be created later.
 
         Raises:
-            ConfigError: if an option is not free, or vLLM refuses its arguments.
+            ConfigError: if an option is one that the engine sets, or vLLM refuses its arguments.
         """
         prepare_environment()
         from vllm import LLM
@@ -99,7 +99,9 @@ class VLLMEngine(Engine):
             "distributed_executor_backend": "external_launcher" if processes() > 1 else None,
         }
         for name in sorted(self.options.keys() & fixed.keys()):
-            raise ConfigError(f"model.engine.options.{name} is not free; the engine sets it itself")
+            raise ConfigError(
+                f"model.engine.options.{name} is set by the engine itself; leave it out"
+            )
         options = defaults(config, on_cpu, max_model_len, self.trajectories) | self.options
         arguments = options | fixed | {"dtype": str(self.dtype).removeprefix("torch.")}
         if on_cpu and arguments["enforce_eager"]:  # the default: compiling costs more than it saves
@@ -127,7 +129,7 @@ class VLLMEngine(Engine):
             self._llm.wake_up(tags=["kv_cache"])
             self._asleep = False
         if not self._llm.reset_prefix_cache():
-            raise RuntimeError("vLLM would not forget the prefixes that the old weights cached")
+            raise RuntimeError("vLLM kept the prefix cache of the old weights")
         self.version = version
 
     def sleep(self) -> None:
@@ -217,9 +219,9 @@ def check_release() -> None:
     )
     if installed.split(".")[:2] != RELEASE.split("."):  # type: ignore[union-attr]
         warnings.warn(
-            f"vLLM {installed} is installed and {RELEASE} is tested. Untested are: new weights "
-            "while it runs, sleep, adapters, and log-probabilities equal to the trainer's (engine/"
-            "logprob_diff shows the last)",
+            f"vLLM {installed} is installed, but only {RELEASE} is tested. Not tested are: new "
+            "weights while it runs, sleep, adapters, and log-probabilities equal to the trainer's "
+            "(engine/logprob_diff shows the last)",
             stacklevel=2,
         )
 
@@ -252,7 +254,7 @@ def defaults(
 ) -> dict[str, Any]:
     """Arguments of ``vllm.LLM`` that options may change."""
     arguments: dict[str, Any] = {
-        "seed": 0,  # of nothing: every request brings its own
+        "seed": 0,  # without effect: every request has its own
         "generation_config": "vllm",
         "disable_log_stats": True,
         "max_num_seqs": min(trajectories or EVALUATED_SEQUENCES, MOST_SEQUENCES),

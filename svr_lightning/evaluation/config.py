@@ -55,8 +55,8 @@ class EvaluationConfig:
     top_k: WholeNumber = 0
     """Candidates per token, if the temperature is above 0; 0 keeps all."""
     greedy_check: bool = False
-    """Draw solutions at ``temperature``, but decode self-checks greedily: a drawn verdict is a coin
-    flip of what the policy believes. ``auroc_first_turn`` then measures what it states."""
+    """Draw solutions at ``temperature``, but decode self-checks greedily: a drawn verdict is only
+    one sample of what the policy believes. ``auroc_first_turn`` then measures its likeliest one."""
     grader: Literal["paper", "symbolic"] = "paper"
     """What counts as correct: the paper's rule, or mathematical equality. Training rewards are
     always the paper's."""
@@ -86,9 +86,9 @@ class EvaluationConfig:
         return self.stop or Confident()
 
     def resolve(self, recipe: Recipe) -> "Protocol":
-        """How the policy of a recipe is evaluated; also a single-turn one has several fresh turns.
+        """How the policy of a recipe is evaluated; even a single-turn one may have fresh turns.
 
-        This is the one place that decides what ends a trajectory.
+        Nothing else decides what ends a trajectory.
         """
         dialogue = recipe.dialogue
         rule = dialogue.applied_rule(self.full_rule)

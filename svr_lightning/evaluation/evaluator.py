@@ -62,12 +62,12 @@ class Evaluator:
     step: int = 0
     """The optimizer step of the weights, which also seeds the draws."""
     fingerprint: str | None = None
-    """Equal if and only if the records would be equal; None keeps no journal."""
+    """The same if and only if the records would be the same; None keeps no journal."""
     every_turn: bool = False
     """Also record the turns after a stop, up to T_max, for replays of other rules. Results do not
     count them."""
     gather: Callable[[Sequence[Any]], list[Any]] = list
-    """Collects values of all processes; by default there is one."""
+    """Collects the values of all processes; by default there is only one."""
     rank: int = 0
     """Number of this process. The first writes files and shows progress."""
     quiet: bool = False
@@ -213,7 +213,7 @@ class Evaluator:
 
 
 def warn_of_faults(records: Sequence[SampleRecord]) -> None:
-    """Name, in one line, the problems counted as wrong since they could not be run or graded."""
+    """Warn, in one line, of problems that count as wrong since they could not be run or graded."""
     errors = {"/".join(record.key): record.error for record in records if record.error is not None}
     not_run = f"could not be run ({next(iter(errors.values()), '')})"
     ungraded = ["/".join(r.key) for r in records if any(turn.grading_error for turn in r.turns)]

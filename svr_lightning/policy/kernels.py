@@ -29,14 +29,14 @@ SAFE_TRITON = Version("3.7.1")
 def use_kernels(model: Any, device: str, *, trains: bool = True) -> None:
     """On CUDA, patch the model in place with the kernels that are installed for it.
 
-    For this process it also chooses what attention computes with, and a small model's one thread.
-    Elsewhere it computes in torch, whatever kernels are installed.
+    It also chooses the process's attention backends there. On a CPU the model computes in torch,
+    whatever kernels are installed, and a small one on a single thread.
 
     Args:
         model: a transformers causal language model.
         device: the type that will run it.
-        trains: whether slow kernels are refused; else they are warned of, since with vLLM the
-            model computes nothing.
+        trains: whether slow kernels are refused. Otherwise they only give a warning, since with
+            vLLM the model itself computes nothing.
 
     Raises:
         ConfigError: if a training would be slow or wrong.
@@ -66,7 +66,7 @@ def _compute_in_torch(model: Any) -> None:
     for module in {sys.modules[type(layer).__module__] for layer in model.modules()}:
         for name, function in list(vars(module).items()):
             bound = inspect.unwrap(function, stop=_where_from)
-            # Within its wrappers stands the same computation in torch.
+            # What its wrappers wrap is the same computation in torch.
             if _where_from(bound) == hub_kernels.__name__ and hasattr(bound, "__wrapped__"):
                 setattr(module, name, _kernel_on_cuda(function))
 

@@ -30,7 +30,7 @@ _SCORE_SHAPING = (
     "logits_scaling",
     "output_multiplier",
 )
-"""Changes of the output layer's scores, as configurations of some architectures name them."""
+"""What some architectures do to the output layer's scores, by the names in their configurations."""
 
 
 def read_policy(config: PolicyConfig, seed: int) -> tuple[Any, Renderer]:

@@ -31,7 +31,7 @@ def attach(model: Any, settings: LoRAConfig, *, seed: int, base: str) -> None:
         base: what an exported adapter names as its model.
 
     Raises:
-        ConfigError: where peft is missing, nothing matches, or an adapter would have no effect.
+        ConfigError: if peft is missing, nothing matches, or an adapter would have no effect.
     """
     require(
         find_spec("peft") is not None,
@@ -62,8 +62,8 @@ def attach(model: Any, settings: LoRAConfig, *, seed: int, base: str) -> None:
     odd = [name for name, layer in layers.items() if name not in linear or layer is head]
     require(
         not odd,
-        f"model.policy.lora.target_modules: an adapter on {', '.join(odd[:3])} would not act; "
-        "name linear layers other than the output layer, or leave it at all-linear",
+        f"model.policy.lora.target_modules: an adapter on {', '.join(odd[:3])} would have no "
+        "effect; name linear layers other than the output layer, or leave it at all-linear",
     )
 
 

@@ -36,12 +36,12 @@ PATIENCE = 5
 
 
 class Policy:
-    """A policy in this process: it renders prompts, samples, computes log-probabilities, is saved.
+    """A policy in this process: it renders prompts, samples, scores completions, and is saved.
 
     Args:
         model: a transformers causal language model.
         renderer: renders its prompts and reads its completions, with its tokenizer.
-        config: where it came from and what trains of it.
+        config: where it came from, and which part of it trains.
     """
 
     engine: Engine
@@ -101,7 +101,7 @@ class Policy:
         return cls(model, renderer, config)
 
     def prepare(self, device: str, seed: int, *, trains: bool) -> None:
-        """Select kernels for a ``device`` of this type, and what trains; ``seed`` is adapters'."""
+        """Select kernels for a type of ``device``, and what trains. ``seed`` draws adapters."""
         freeze_vision(self.model)
         use_kernels(self.model, device, trains=trains)
         if self.config.lora is not None:
@@ -153,7 +153,7 @@ class Policy:
         return weights_fingerprint(self.model.state_dict())
 
     def identity(self) -> dict[str, Any]:
-        """What decides, with a prompt and a seed, how it completes."""
+        """What determines its completions, beside the prompt and the seed."""
         return {
             "weights": self.fingerprint(),
             "dtype": self.engine.dtype,
@@ -250,7 +250,7 @@ class RemotePolicy:
             self.engine.sleep()
 
     def identity(self) -> dict[str, Any]:
-        """What is known here of how it completes."""
+        """What is known here of what determines its completions."""
         return {"server": getattr(self.engine, "model", None)}
 
 

@@ -20,14 +20,14 @@ def freeze_vision(model: Any) -> None:
 
 
 def require_finite(weights: Mapping[str, Tensor], place: str) -> None:
-    """Refuse weights of ``place`` that are NaN or infinite: whatever they compute is nothing."""
+    """Refuse weights of ``place`` that are NaN or infinite: every result would be meaningless."""
     for name, weight in weights.items():
         if weight.is_floating_point() and weight.numel():
             low, high = torch.aminmax(weight)  # a NaN is both
             require(
                 math.isfinite(low) and math.isfinite(high),
                 f"{place}: the weight {one_line(name)} holds NaN or infinite values; the training "
-                "that saved it went wrong, or a conversion did: take another checkpoint",
+                "that saved it, or a conversion, went wrong: take another checkpoint",
             )
 
 

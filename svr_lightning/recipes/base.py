@@ -63,7 +63,7 @@ class Recipe(ABC):
     """Reward coefficients; 0 switches a term off."""
     soft_max_length: Count | None = None
     """Long-output safeguard, off by default: each turn's reward has a term ``long_output``, which
-    falls linearly from 0 at ``soft_max_length - soft_cache_length`` tokens to -1 here, and on."""
+    falls linearly: 0 at ``soft_max_length - soft_cache_length`` tokens, -1 here, and further."""
     soft_cache_length: Count = 300
     """Tokens before ``soft_max_length`` at which the term begins."""
     scale_rewards: RewardScale = "group"

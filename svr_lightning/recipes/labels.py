@@ -1,4 +1,4 @@
-"""Labels during a rollout. Only recipes that import this file can read a label before its end.
+"""Labels during a rollout. Only recipes that import this file can read labels before it ends.
 
 Privileged dialogues show them in prompts, in evaluation too: the oracle-guided reference does.
 iGRPO and Murphy's tree choose by label, in training alone, which draft is refined.

@@ -71,11 +71,11 @@ class SVR(SelfChecked):
     def exact_samples(self, group: Group) -> list[Sample]:
         """The self-check of every turn, as choices with their scores; none without ``exact_check``.
 
-        Exact is each of two factors: the expectation over the verdict's words, given what stands
-        before them, and that over the confidence, given the *sampled* verdict. What is not summed:
-        how another verdict would change the confidence that follows it (the proper score has a term
-        for each, so only this influence is missing), the solution, other forms of a confidence, and
-        the decimals behind the varied ones, which stay as sampled.
+        Two expectations are exact: that over the verdict's words, given the text before them, and
+        that over the confidence, given the *sampled* verdict. Not covered are: how another verdict
+        would change the confidence that follows it (the proper score has a term for each, so only
+        this influence is missing), the solution, other forms of a confidence, and the decimals
+        after the varied ones, which stay as sampled.
         """
         if not self.exact_check:
             return []

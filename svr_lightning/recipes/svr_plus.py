@@ -35,8 +35,8 @@ class SVRPlus(SVR):
     """Use a proper score; see SVR, where it is off."""
 
     optimised: Count | None = None
-    """Optimise a random choice of this many sequences per problem, with the advantages that they
-    have among all: 8 costs as much as SVR's update. None optimises all."""
+    """Optimise this many sequences per problem, chosen at random; their advantages are those that
+    they have among all. 8 costs as much as SVR's update. None optimises all."""
 
     @property
     def samples_per_problem(self) -> int:

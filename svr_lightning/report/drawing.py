@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from svr_lightning.display import short
 
 GREY, FAINT = "#8a8a8a", "#b4b4b4"
-"""Lines of comparison; what is nothing. Both have contrast to white and to black."""
+"""Of lines to compare with, and of what matters least. Both stand out from white and black."""
 BLUE, LIGHT_BLUE = "#2f80c4", "#8dbde4"
 ORANGE = "#dd6b20"
 GREEN, PURPLE, RED, OLIVE = "#3c9a6a", "#9b72b4", "#c0526f", "#a08c2c"

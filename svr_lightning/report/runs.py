@@ -35,7 +35,7 @@ _OF_STOPS = ("esr", "pse", "accepted", "accepted_accuracy")
 
 
 def can_stop(table: TurnTable) -> bool:
-    """Whether there is a stopping decision to speak of."""
+    """Whether any trajectory can stop before T_max, so that metrics of stopping are defined."""
     if table.stopped_early.any():
         return True
     if table.max_turns == 1 or table.rule is None:

@@ -11,7 +11,7 @@ from svr_lightning.core.metrics import DEFINITIONS, NONE
 from svr_lightning.report.runs import Method, can_stop, data_sets
 
 _RANKED = ("accuracy",)
-"""Metrics whose best and second-best values a comparison marks."""
+"""Metrics whose best and second-best values are marked."""
 _COST = ("accuracy", "avg_total_tokens")
 _OPERATING = ("accuracy", "turns", "avg_total_tokens", "esr", "pse")
 _DIAGNOSTIC = ("turns", "esr", "pse", "brier", "overconfidence")

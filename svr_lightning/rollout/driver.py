@@ -59,9 +59,9 @@ class _Running:
     requests: list[Request] = field(default_factory=list)
     """What it asked for in this round."""
     outputs: dict[int, AnyOutput] = field(default_factory=dict)
-    """What came of them, by their position."""
+    """What the engine made of them, by their position."""
     solutions: dict[int, Output] = field(default_factory=dict)
-    """What precedes the self-checks that are being decoded greedily."""
+    """The drawn solutions whose self-checks are being decoded greedily, by position."""
 
 
 class Driver:
@@ -196,7 +196,7 @@ class Driver:
             return
         running.round += 1
         running.outputs = {}
-        # Rendered before the first is submitted: one that cannot be rendered starts none.
+        # All are rendered before the first is submitted: if one cannot be, none starts.
         running.requests = [
             self._request(running, position, prompt) for position, prompt in enumerate(prompts)
         ]
@@ -237,7 +237,7 @@ class Driver:
         )
 
     def _solution(self, problem: Problem, output: Output) -> Output | None:
-        """A completion up to its self-check's opening tag; None if nothing stands behind one."""
+        """A completion up to its self-check's opening tag; None if no token follows one."""
         assert self._renderer is not None
         ids = output.token_ids
         characters = self._renderer.characters(ids)

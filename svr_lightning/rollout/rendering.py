@@ -28,7 +28,7 @@ from svr_lightning.errors import ConfigError, format_exception
 _METHOD_TAGS = {THINK_OPEN, THINK_CLOSE, ANSWER_OPEN, ANSWER_CLOSE, OPEN_TAG, CLOSE_TAG}
 """Tags of completions, which are text even if a tokenizer calls them special."""
 CACHED_CHARACTERS = 2**16
-"""Longest prompt whose tokens are kept."""
+"""Longest prompt whose tokens are cached."""
 _PRIVATE_USE = "\U000f0000"
 _PROBE = "Probe."
 
@@ -137,7 +137,7 @@ class Renderer:
         return token_span(span, len(token_ids), self.characters(token_ids))
 
     def characters(self, token_ids: Sequence[int]) -> Callable[[int], int]:
-        """From a number of a completion's tokens to how many characters of its text these are."""
+        """A function from k to the number of characters that the first k tokens make up."""
         return cache(lambda count: len(self.completion_text(token_ids[:count])))
 
     def token_choices(self, ids: Sequence[int], choices: Sequence[Choice]) -> list[TokenChoice]:
@@ -272,7 +272,7 @@ class Renderer:
         return content[len(content) - kept :]
 
     def _find_place_of_system(self) -> None:
-        """Put a system message into the user's where the template shows no other; says so.
+        """Put system messages into the user's if the template shows no others, and warn of it.
 
         Raises:
             ConfigError: if the template shows no text, or raises.
@@ -283,7 +283,7 @@ class Renderer:
             self._folds_system = folds
             try:
                 shown = self.text(messages).count(_PROBE) == 2
-            except Exception as error:  # the template raises what it likes
+            except Exception as error:  # a template may raise anything
                 shown, fault = False, format_exception(error)
             if shown and folds:
                 message = "takes no system message; it is put before the user's message"
@@ -292,7 +292,7 @@ class Renderer:
                 return
         raise ConfigError(
             f"model.policy: the chat template of {name!r} takes no messages whose content is text "
-            f"({fault}); mend the chat_template.jinja in its folder"
+            f"({fault}); fix the chat_template.jinja in its folder"
         )
 
     def _open_think(self) -> str:
@@ -312,7 +312,7 @@ def end_of_turn(tokenizer: Any) -> dict[str, int]:
     chat = [{"role": "user", "content": "x"}, {"role": "assistant", "content": _PROBE}]
     try:
         rendered = str(tokenizer.apply_chat_template(chat, tokenize=False))
-    except Exception:  # the template raises what it likes; prompts will say so
+    except Exception:  # a template may raise anything; rendering a prompt reports it
         return {}
     _, _, behind = rendered.partition(_PROBE)
     ids = tokenizer.encode(behind.strip(), add_special_tokens=False)

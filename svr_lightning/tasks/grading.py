@@ -101,7 +101,7 @@ class Label:
 
 
 def label(task: Task, part: str, problem: Problem, grader: Grader | None = None) -> Label:
-    """Grade the final part of a completion; what cannot be graded is wrong, and says why."""
+    """Grade the final part of a completion; one that cannot be graded is wrong, with the reason."""
     try:
         grade = (grader or GRADERS["paper"]).grade
         return Label(grade(task, part, problem))

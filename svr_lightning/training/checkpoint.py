@@ -166,7 +166,12 @@ def require_complete(folder: Path, ranks: int | None) -> None:
 def check_adapters(saved: Mapping[str, Any], present: Mapping[str, Any]) -> None:
     """Refuse adapters with other settings (no weight shows alpha) or of another base model.
 
-    ``own`` are :meth:`~svr_lightning.policy.policy.Policy.adapter_facts` of the run.
+    Args:
+        saved: the checkpoint.
+        present: :meth:`~svr_lightning.policy.policy.Policy.adapter_facts` of the run.
+
+    Raises:
+        ConfigError: naming the setting.
     """
     settings = present.get("lora")
     require(
@@ -191,6 +196,10 @@ def without_reference(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_weights(present: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
     """Refuse weights of another model, and a reference that is missing or unexpected.
+
+    Args:
+        present: the state dict of the run.
+        saved: that of the checkpoint.
 
     Raises:
         ConfigError: naming a weight that only one of them has, that differs in shape, or that is

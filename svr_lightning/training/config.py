@@ -1,7 +1,7 @@
 """What a configuration file may say about the model's side of a run.
 
-Every field's docstring is its help text. Values are checked where they arrive, so that a wrong
-one ends the run before anything is loaded.
+Every field's docstring is its help text. Values are checked when an object is made, so that a
+wrong one ends the run before anything is loaded.
 """
 
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceConfig(Checked):
-    """The reference policy drifts after the policy: ref = (1 - mix) ref + mix policy."""
+    """The reference follows the policy: every so many steps, ref = (1 - mix) ref + mix policy."""
 
     mix: Share = 0.6
     """Weight of the policy."""

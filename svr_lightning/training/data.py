@@ -1,7 +1,7 @@
-"""The data module: which problems this process sees, in which order.
+"""The data module: which problems this process sees, and in which order.
 
-Nothing here draws from a global generator. The order of an epoch follows from (seed, epoch), a
-fresh draw from the seed it is given, so that a resumed run sees what an uninterrupted one does.
+Nothing here uses a global generator. The order of an epoch follows from (seed, epoch), and a fresh
+draw from the seed that it is given, so that a resumed run sees what an uninterrupted one does.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

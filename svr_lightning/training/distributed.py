@@ -1,4 +1,4 @@
-"""Training on several processes: an error of one ends all, and DeepSpeed's ZeRO.
+"""Training on several processes: an error in one ends all of them, and DeepSpeed's ZeRO.
 
 Stage 2 of ZeRO keeps complete weights on every process, which rollouts need, and shards gradients
 and the optimizer with its fp32 master weights.
@@ -31,12 +31,12 @@ from svr_lightning.training import checkpoint as folders
 CLEAN_UP_SECONDS = 20
 """Seconds that a failing process may take to close its loggers and leave its group."""
 REPORT_DELAY = 10
-"""Seconds in which the first process reports a faulty configuration that all of them found."""
+"""Seconds that the first process has to report a faulty configuration that all of them found."""
 
 
 @contextmanager
 def failing_together(trainer: Any) -> Iterator[None]:
-    """Within it, an error of one process ends all.
+    """Within it, an error in one process ends all of them.
 
     Raises:
         SystemExit: 1, in place of an error that was reported here with the rank's number.

@@ -63,7 +63,7 @@ class PolicyModule(LightningModule):
             self.actor = RemotePolicy(engine)
         self.run_config: dict[str, Any] = {}
         self.measured: dict[str, Any] = {}
-        """Results of the present weights, which the model card of their export quotes."""
+        """Results of the current weights, which the model card of their export quotes."""
 
     @property
     def trains(self) -> bool:
@@ -71,7 +71,7 @@ class PolicyModule(LightningModule):
         return self._trainer is None or self.trainer.state.fn == "fit"
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
-        """Move, but in an evaluation not beside an engine's own copy, with which it may not fit."""
+        """Move, unless an evaluation's engine has its own copy, beside which it may not fit."""
         beside = self.engine is not None and self.engine.holds_copy and not self.trains
         moves = bool(args) and isinstance(args[0], torch.device)
         if moves and beside and not isinstance(self.trainer.strategy, SVRDeepSpeedStrategy):
@@ -98,7 +98,7 @@ class PolicyModule(LightningModule):
         self.read_policy()
         if not hasattr(self.actor, "engine"):
             device = "cpu" if self._trainer is None else self.trainer.strategy.root_device.type
-            # A warm start is none of Lightning's functions, and trains as well.
+            # Lightning has no name for a warm start, which trains as well.
             trains = self.trains or self.trainer.state.fn is None
             self.actor.prepare(device, self.seed, trains=trains)
             if self.engine is None:

@@ -124,9 +124,8 @@ def shows_progress(trainer: Any) -> bool:
 def rollout_stats(groups: Sequence[Group], recipe: Recipe, seconds: float) -> dict[str, float]:
     """Rewards, correctness, self-verification and lengths of one rollout, averaged over turns.
 
-    It took so many ``seconds``.
-
-    Correctness is that of answers: feedback between them, as in MLMT-RL, does not count.
+    ``seconds`` is how long it took. Correctness is that of answers: feedback between them, as in
+    MLMT-RL, does not count.
     """
     turns = [turn for group in groups for trajectory in group.scored for turn in trajectory]
     rewards = [reward for group in groups for rewards in group.rewards for reward in rewards]
@@ -217,8 +216,8 @@ def peak_memory(device: torch.device) -> float:
 
 
 NOTHING_RIGHT = (
-    "no answer of the rollout is correct. Likely causes: references in another form than answers "
-    "are read in, a prompt or chat template that the model does not know, too hard problems"
+    "no answer of the rollout is correct. Likely causes: references in a form in which answers are "
+    "not read, a prompt or chat template that the model does not know, problems that are too hard"
 )
 NOTHING_FINISHED = (
     "every completion of the rollout is cut off. Likely causes: the token that ends the model's "
@@ -242,7 +241,8 @@ bf16 explains about 0.03; another policy's weights make several tenths."""
 def check_engine_gap(stats: Mapping[str, float], step: int) -> None:
     """Warn if the engine samples from other weights than those that train.
 
-    Only the first update of a rollout can tell: later ones differ from what sampled it.
+    Only the first update of a rollout can show it: later on the weights differ from those that
+    sampled.
 
     Raises:
         RuntimeError: if the engine's log-probabilities are not numbers.

@@ -189,7 +189,7 @@ class SVRModule(PolicyModule):
         self.actor.start_watching()
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """Remember what a checkpoint holds if the run is interrupted; end it if a signal came."""
+        """Remember what an interrupted run would save; end the run if a signal came."""
         trainer: Any = self.trainer
         trainer.fit_loop.resumable = trainer.fit_loop.state_dict()
         if trainer.interrupt_waits:  # before a validation that is due
@@ -307,7 +307,7 @@ class SVRModule(PolicyModule):
         scheduler: Any = self.lr_schedulers()
         scheduler.step()
 
-        # 4. The reference follows; does the engine see a change?
+        # 4. Let the reference follow, and see whether the engine's weights changed.
         every = self.reference_config.every
         if self.reference is not None and every and step % every == 0:
             mix_reference(self.reference, self.policy, self.reference_config.mix)
@@ -322,7 +322,7 @@ class SVRModule(PolicyModule):
         return state if self.policy_config.lora is None else adapters_of(state)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add whose adapters these are."""
+        """Add the adapters' settings and the fingerprint of their base model."""
         checkpoint |= self.actor.adapter_facts()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -48,9 +48,9 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, total_steps: int) 
 
 
 def set_scheduled_rates(scheduler: Any) -> None:
-    """Give each group the rate of its schedule at the present step.
+    """Give each group the rate of its schedule at the current step.
 
-    A checkpoint restores the rate of the run that saved it, whose length may have been another.
+    A checkpoint restores the rate of the run that saved it, which may have had another length.
     """
     groups = scheduler.optimizer.param_groups
     for group, peak, factor in zip(groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True):
@@ -60,7 +60,7 @@ def set_scheduled_rates(scheduler: Any) -> None:
 def clip_gradients(optimizer: Any, limit: float | None) -> float:
     """Scale all gradients so that their common 2-norm is at most ``limit``; returns the norm.
 
-    Raises nothing for a norm that is not finite: the caller must not step then.
+    It may not be finite: the caller must not step then.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     norm = torch.nn.utils.clip_grad_norm_(parameters, math.inf if limit is None else limit)

@@ -1,4 +1,4 @@
-"""What a module's evaluations quote, guard and log: rule, configuration, fingerprint, results."""
+"""What an evaluation in Lightning's loops needs: its rule, configuration, fingerprint, results."""
 
 import hashlib
 import json
@@ -69,7 +69,7 @@ def operating_point(module: "PolicyModule") -> Certificate | None:
 
 
 def report_operating_point(module: "PolicyModule", stage: str) -> None:
-    """Log that the policy's own rule is used, and what voids its guarantee."""
+    """Log that the rule of the policy's certificate is used; warn of what voids its promises."""
     certificate = operating_point(module)
     folder = module.policy_config.path
     if module.evaluation.stop is not None or certificate is None:

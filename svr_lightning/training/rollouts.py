@@ -48,7 +48,7 @@ def show_prompt(renderer: Renderer, dialogue: Dialogue, problem: Problem) -> Non
 def warn_of_cut_prompts(
     renderer: Renderer, dialogue: Dialogue, problems: Sequence[Problem]
 ) -> None:
-    """Name problems that do not fit a prompt; each process knows only its own."""
+    """Warn of problems whose text does not fit a prompt; each process knows only its own."""
     cut = [problem.id for problem in problems if not renderer.fits(dialogue.first(problem))]
     if cut:
         warnings.warn(
@@ -65,10 +65,10 @@ def fresh_source(
     batch_ids: frozenset[str],
     warn: Callable[[Sequence[Problem]], None],
 ) -> FreshProblems:
-    """What draws training problems for one process in place of degenerate ones.
+    """A function that draws training problems for one process, to replace degenerate groups.
 
-    A draw is equal on all processes, and each takes its stride of it: no two of them get the same
-    problem.
+    The draw is the same on all processes, and each takes every so many-th problem of it: no two of
+    them get the same one.
 
     Args:
         data: the problems, and this process's place among all.
@@ -76,7 +76,7 @@ def fresh_source(
         step: optimizer steps before this rollout.
         batch_ids: problems that are not drawn: those of all processes where single ones are
             replaced (``top_up``); none where whole batches are drawn.
-        warn: is shown each draw.
+        warn: called with the problems of each draw.
     """
     rank, ranks = data.shard
 

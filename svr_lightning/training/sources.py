@@ -132,7 +132,7 @@ def load_problems(source: DataSource, on_bad_row: OnBadRow = "error") -> list[Pr
         )
         require(
             on_bad_row == "skip",
-            f"{fault}. Mend them, or leave them out with data.on_bad_row: skip",
+            f"{fault}. Correct them, or leave them out with data.on_bad_row: skip",
         )
         rank_zero_only(log.warning)(f"{fault}. They are left out (data.on_bad_row: skip)")
     if unread := unread_references(problems):

@@ -136,9 +136,9 @@ class RolloutFitLoop(_FitLoop):
         return super().on_save_checkpoint() | {"settings": self._settings()}
 
     def _settings(self) -> dict[str, Any]:
-        """The settings without which a resumed run would be another one.
+        """The settings that make a run what it is.
 
-        All of the model, but for where it lies, what the hardware needs, and the evaluation.
+        Those of the model, except its path, what depends on the hardware, and the evaluation.
         """
         module, data = self.trainer.lightning_module, self.trainer.datamodule
         settings = {
@@ -217,7 +217,7 @@ class SVRTrainer(Trainer):
 
     fit_loop: RolloutFitLoop
     interrupt_waits = 0
-    """The signal that came within the optimizer steps of a rollout, after which the run ends."""
+    """A signal that came within the optimizer steps of a rollout; the run ends after them."""
 
     def __init__(
         self,
@@ -329,7 +329,7 @@ class SVRTrainer(Trainer):
         )
         require(
             self.limit_train_batches == 1.0 and not isinstance(self.limit_train_batches, int),
-            "svr warmstart has no trial of some batches: leave out trainer.fast_dev_run and "
+            "svr warmstart cannot try a few batches alone: leave out trainer.fast_dev_run and "
             "trainer.limit_train_batches, and set data.train.limit and start.passes",
         )
         self.strategy.connect(model)
@@ -345,7 +345,7 @@ class SVRTrainer(Trainer):
     def save_checkpoint(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Save, unless in a ``fast_dev_run`` or while a rollout is being trained on.
 
-        A save at any moment, such as at a job's last signal, then keeps the previous checkpoint.
+        Then the previous checkpoint stays, whatever asks for a save, such as a job's last signal.
         """
         if self.fast_dev_run:  # type: ignore[attr-defined]
             return
@@ -382,7 +382,7 @@ class SVRTrainer(Trainer):
 
     @contextmanager
     def _folder_of_its_own(self) -> Iterator[None]:
-        """Refuse a folder in which another process trains; the system unlocks it at any end."""
+        """Refuse a folder in which another process trains. The lock ends with the process."""
         if not self.is_global_zero:
             yield
             return
@@ -442,7 +442,7 @@ class SVRTrainer(Trainer):
     def _save_interrupted(self) -> None:
         """Save ``last`` as it was after the latest rollout that was trained on.
 
-        Other processes may be anywhere, so that the first one saves alone; DeepSpeed cannot.
+        The other processes may be anywhere, so the first one saves alone, which DeepSpeed cannot.
         """
         shared = self.world_size > 1 and isinstance(self.strategy, DeepSpeedStrategy)
         trial: bool = self.fast_dev_run  # type: ignore[attr-defined]

@@ -149,8 +149,8 @@ def test_a_checkpoint_is_evaluated_without_its_reference(trained):
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        (["lm_head"], "an adapter on lm_head would not act"),
-        (["embed_tokens"], "an adapter on model.embed_tokens would not act"),
+        (["lm_head"], "an adapter on lm_head would have no effect"),
+        (["embed_tokens"], "an adapter on model.embed_tokens would have no effect"),
         (["conv1d"], "peft refuses them .Targeting a Conv1d"),
         (["q_porj"], "peft refuses them .Target modules {'q_porj'} not found"),
         ("q_proj)", "peft refuses them .unbalanced parenthesis"),

@@ -264,7 +264,7 @@ def test_a_template_without_a_system_role_shows_the_system_message_in_the_users(
 @pytest.mark.parametrize(
     ("template", "said"),
     [
-        ("{{ raise_exception('never') }}", "text (TemplateError: never); mend the chat_template"),
+        ("{{ raise_exception('never') }}", "text (TemplateError: never); fix the chat_template"),
         ("{% for m in messages %}", "TemplateSyntaxError"),
         # It takes content in parts, as those of models that see do.
         (

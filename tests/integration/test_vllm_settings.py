@@ -101,7 +101,7 @@ def test_a_training_tells_its_engine_how_many_trajectories_a_rollout_has(tmp_pat
 @pytest.mark.parametrize("found", ["0.31.0", "0.33.0", "1.0"])
 def test_another_release_is_used_with_a_warning_that_names_what_is_untested(found, monkeypatch):
     monkeypatch.setattr("svr_lightning.engines.vllm.version", lambda _: found)
-    with pytest.warns(UserWarning, match=rf"vLLM {found} is installed and 0\.32 is tested. Untes"):
+    with pytest.warns(UserWarning, match=rf"vLLM {found} is installed, but only 0\.32 is tested"):
         VLLMEngine()
 
 
