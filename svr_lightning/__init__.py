@@ -10,45 +10,20 @@
 Layers, which import only from those to their right (CONTRIBUTING.md has all): ``cli`` -
 ``training`` - ``policy``, ``evaluation`` - ``rollout`` - ``engines``, ``tasks``, ``recipes`` -
 ``core``.
-The names below are the stable public surface; importing them needs no torch, GPU or network.
-``__init__.pyi`` says the same to type checkers and editors.
+The names in ``__init__.pyi`` are the stable public surface, for type checkers, editors and at run
+time; importing the package needs no torch, GPU or network.
 """
 
+import re
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
 
-_NAMES = {
-    "analysis.operating_point": "Certificate",
-    "control.controller": "Controller Result",
-    "core.credit": "turn_advantages",
-    "core.parsing": "parse_self_check self_check_format_score",
-    "core.prompts": "first_turn_messages refinement_messages",
-    "core.rewards": (
-        "Reward RewardWeights TurnReward calibration_rewards trajectory_return turn_rewards "
-        "verification_rewards"
-    ),
-    "core.stopping": "should_stop",
-    "core.types": "Decoding Problem ScoredTurn SelfCheck Verdict",
-    "tasks": "Task get_task",
-    "tasks.grading": "get_grader",
-    # These import torch, transformers and Lightning when they are first used.
-    "core.losses": "LossSpec",
-    "engines.transformers": "TransformersEngine",
-    "policy.config": "PolicyConfig",
-    "policy.policy": "Policy",
-    "recipes.svr": "SVR",
-    "rollout.collect": "collect_rollout",
-    "rollout.rendering": "Renderer",
-    "training.config": "OptimizerConfig",
-    "training.data": "SVRDataModule",
-    "training.module": "SVRModule",
-    "training.sources": "DataSource",
-    "training.trainer": "SVRTrainer",
-    "training.update": "micro_batches policy_update_loss",
-}
-_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
+_STUB = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+_HOME = {name: home for home, name in re.findall(r"from svr_lightning\.(\S+) import (\w+)", _STUB)}
+"""The module of each public name."""
 
 __all__ = sorted(_HOME)
 

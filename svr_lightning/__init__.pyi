@@ -1,4 +1,4 @@
-"""The public names for type checkers and editors; ``__init__.py`` imports them on first use."""
+"""The public names, each with its module; ``__init__.py`` imports them on first use."""
 
 from svr_lightning.analysis.operating_point import Certificate as Certificate
 from svr_lightning.control.controller import Controller as Controller

@@ -6,7 +6,6 @@ import re
 import sys
 import tomllib
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
@@ -59,13 +58,6 @@ def test_an_unknown_name_is_an_attribute_error():
 
 def test_every_public_name_resolves():
     assert all(getattr(svr, name) is not None for name in svr.__all__)
-
-
-def test_type_checkers_are_told_the_same_names_from_the_same_modules():
-    stub = ast.parse(Path(svr.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    told = {(alias.asname, node.module) for node in imports for alias in node.names}
-    assert told == {(name, f"svr_lightning.{home}") for name, home in svr._HOME.items()}
 
 
 @pytest.mark.skipif(find_spec("mypy") is None, reason="mypy is not installed")
