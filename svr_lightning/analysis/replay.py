@@ -45,11 +45,7 @@ Row = dict[str, Any]
 
 
 class MissingTurnsError(ConfigError):
-    """A rule needs turns that were not recorded, which is the ``fact``."""
-
-    def __init__(self, fact: str) -> None:
-        self.fact = fact
-        super().__init__(f"{fact}; record every turn with --record")
+    """A rule needs turns that were not recorded; whoever has read the recording knows the cure."""
 
 
 def replay(table: TurnTable, rule: AnyRule | None, max_turns: int) -> TurnTable:

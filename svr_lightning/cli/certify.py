@@ -324,7 +324,7 @@ class _Case:
             shortest = min(int(table.length.min()) for table in self.recorded.tables.values())
             if 0 < shortest < self.max_turns:
                 cure += f", or give --max-turns {shortest}"
-            raise ConfigError(f"{error.fact}; {cure}") from error
+            raise ConfigError(f"{error}; {cure}") from error
 
     def failing_parts(self, rule: Confident) -> Iterator[str]:
         """Data sets on which the rule breaks a promise that the mixture of all keeps."""

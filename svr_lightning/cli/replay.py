@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
                 for part, names in groups(tables).items()
             }
     except MissingTurnsError as error:
-        raise ConfigError(f"{error.fact}; {recorded.how_to_have_all_turns}") from error
+        raise ConfigError(f"{error}; {recorded.how_to_have_all_turns}") from error
     if recorded.independent:
         ks = [k for k in VOTES if k <= max_turns]
         found["votes"] = {name: vote(table, ks) for name, table in tables.items()}
