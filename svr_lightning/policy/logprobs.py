@@ -34,11 +34,7 @@ class Choices(NamedTuple):
     @classmethod
     def placed(cls, choices: Sequence[tuple[int, int, TokenChoice]]) -> "Choices":
         """Choices of several sequences, each behind its row and its position in L."""
-        rows, positions = (
-            torch.tensor([(row, position) for row, position, _ in choices], dtype=torch.long)
-            .reshape(-1, 2)
-            .unbind(dim=1)
-        )
+        rows, positions = columns([(row, position) for row, position, _ in choices])
         if not choices:
             return cls(rows, positions, rows.reshape(0, 0), torch.zeros(0, 0))
         ids = [torch.tensor(choice.token_ids) for _, _, choice in choices]
@@ -53,6 +49,12 @@ class Choices(NamedTuple):
     def to(self, *args: Any, **kwargs: Any) -> "Choices":
         """Move every tensor."""
         return Choices(*(tensor.to(*args, **kwargs) for tensor in self))
+
+
+def columns(pairs: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    """Two columns of indices, also of no pairs."""
+    first, second = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).unbind(dim=1)
+    return first, second
 
 
 def completion_logprobs(model: Any, batch: "TrainBatch", temperature: float) -> Tensor:

@@ -6,18 +6,20 @@ Shapes: B sequences, P of them different, L positions of the longest, T completi
 tokens in the loss, C choices with an exact expectation, of at most A alternatives.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from svr_lightning.core.losses import LossSpec, policy_loss
 from svr_lightning.core.types import Sample
 from svr_lightning.policy.logprobs import (
     Choices,
     choice_scores,
+    columns,
     completion_logprobs,
     hidden_states,
     logprobs_of,
@@ -235,17 +237,19 @@ def batch_of(
         for s, ids, span in zip(samples, sequences, spans, strict=True)
         for t in range(*span)
     ]
-    rows, logit_positions = _pairs(tokens)
-    completion = max(len(s.completion_ids) for s in samples)
-    in_loss = [[0] * first + [1] * (stop - first) for first, stop in spans]
+    rows, logit_positions = columns(tokens)
+    in_loss = [
+        [int(t in range(*span)) for t in range(len(s.completion_ids))]
+        for s, span in zip(samples, spans, strict=True)
+    ]
     mean_weight = weight if mean_weight is None else mean_weight
     return TrainBatch(
-        input_ids=_padded([*row_of], 0),
+        input_ids=_padded(row_of),
         lengths=tuple(map(len, row_of)),
         rows=rows,
         logit_positions=logit_positions,
-        mask=_padded(in_loss, 0, completion),
-        engine_logprobs=_padded([s.logprobs for s in samples], 0.0),
+        mask=_padded(in_loss),
+        engine_logprobs=_padded(s.logprobs for s in samples),
         advantages=torch.tensor([s.advantage for s in samples]),
         weight=weight,
         mean_weight=mean_weight,
@@ -285,12 +289,6 @@ def _choices(
     return Choices.placed(choices)
 
 
-def _pairs(pairs: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-    """Two columns of indices, also of no pairs."""
-    first, second = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).unbind(dim=1)
-    return first, second
-
-
 def _sequence(sample: Sample) -> tuple[int, ...]:
     """What a forward pass reads."""
     return (*sample.prompt_ids, *sample.completion_ids)
@@ -303,11 +301,9 @@ def _by_sequence(samples: Sequence[Sample]) -> dict[tuple[int, ...], list[Sample
     return equal
 
 
-def _padded(rows: Sequence[Sequence[float]], fill: float, length: int = 0) -> Tensor:
-    """[B, longest row], or [B, ``length``] if that is more."""
-    length = max([length, *map(len, rows)])
-    padded = [[*row, *[fill] * (length - len(row))] for row in rows]
-    return torch.tensor(padded).reshape(len(rows), length)
+def _padded(rows: Iterable[Sequence[float]]) -> Tensor:
+    """[B, longest row], with zeros on the right."""
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
 
 
 @dataclass(frozen=True, kw_only=True)
