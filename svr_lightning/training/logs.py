@@ -20,7 +20,7 @@ from torch import Tensor
 
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.rewards import Reward
-from svr_lightning.core.stopping import Confident, StopRule
+from svr_lightning.core.stopping import Confident, StopRule, ending
 from svr_lightning.core.types import ScoredTurn, StopSignals, Verdict
 from svr_lightning.files import write_file
 from svr_lightning.recipes.base import Group, Recipe
@@ -185,7 +185,7 @@ def _self_checks(turns: Sequence[ScoredTurn], rule: StopRule | None) -> dict[str
         "train/overconfidence": fmean(
             turn.verdict == Verdict.CORRECT and not turn.correct for turn in checked
         ),
-        "train/would_stop": fmean(rule is not None and _stops(rule, turn) for turn in checked),
+        "train/would_stop": fmean(_stops(rule, turn) for turn in checked),
         "train/confidence/spread": pstdev(confidence.tolist()),
     }
     for verdict in Verdict:
@@ -200,11 +200,11 @@ def _self_checks(turns: Sequence[ScoredTurn], rule: StopRule | None) -> dict[str
     return stats
 
 
-def _stops(rule: StopRule, turn: ScoredTurn) -> bool:
-    """Whether a turn would be accepted, were it not the last one."""
+def _stops(rule: StopRule | None, turn: ScoredTurn) -> bool:
+    """Whether a turn would end its trajectory, were it the first of two."""
     answer = None if turn.has_answer else 0
     signals = StopSignals(turn.verdict, turn.confidence, turn.truncated, answer)
-    return rule.stops([signals], 2) and signals.has_answer
+    return ending(rule, [signals], 2) is not None
 
 
 def peak_memory(device: torch.device) -> float:
