@@ -115,7 +115,7 @@ class EngineBackend(Backend):
         self._engine = policy.engine
         self._sampling = policy.sampling(0)
         self._renderer = policy.renderer
-        self.scores_of = policy.renderer.token_scores
+        self.scores_of = policy.scores_of
         # A question that has begun ends before others begin: the prompts of a batch stay alike, and
         # while one batch runs, the next turns of another one are written.
         self.admission = asyncio.Semaphore(2 * policy.engine.max_batch)

@@ -11,18 +11,9 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from svr_lightning.analysis.records import SampleRecord, unique
 from svr_lightning.analysis.results import Journal, package_versions, write_results, write_samples
-from svr_lightning.core.evidence import scores_of_reply
 from svr_lightning.core.parsing import self_check_format_score
 from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import (
-    AnyCompletion,
-    Decoding,
-    Problem,
-    Reading,
-    RemoteCompletion,
-    TokenScores,
-    Turn,
-)
+from svr_lightning.core.types import Decoding, Problem, Turn
 from svr_lightning.display import Progress, join_first
 from svr_lightning.engines.base import Engine
 from svr_lightning.engines.openai import OpenAIEngine
@@ -194,17 +185,10 @@ class Evaluator:
             self.max_turns,
             self.rule,
             partial(on_turn, problem) if on_turn else None,
-            None if decoding.restricted else self._scores,
+            None if decoding.restricted else self.actor.scores_of,
             every_turn=self.every_turn,
         )
         return Job(problem=problem, sample=0, rollout=rollout, decoding=decoding)
-
-    def _scores(self, completion: AnyCompletion, reading: Reading) -> TokenScores:
-        """The policy's probabilities of its text, as far as they are known."""
-        if isinstance(completion, RemoteCompletion):
-            return scores_of_reply(completion, reading)
-        assert self.renderer is not None
-        return self.renderer.token_scores(completion, reading)
 
     def _kept(self, record: SampleRecord) -> SampleRecord:
         if self._journal is not None:

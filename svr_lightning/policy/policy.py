@@ -16,6 +16,7 @@ from torch._C import _len_torch_function_stack
 from torch.overrides import _pop_mode_temporarily
 from transformers import GenerationConfig
 
+from svr_lightning.core.evidence import scores_of_reply
 from svr_lightning.engines.acting_weights import acting_weights, base_of, is_adapted
 from svr_lightning.engines.base import Engine
 from svr_lightning.engines.transformers import TransformersEngine
@@ -55,6 +56,8 @@ class Policy:
     ) -> None:
         self.model = model
         self.renderer = renderer
+        self.scores_of = renderer.token_scores
+        """Computes the probabilities of its text, from a completion and what is read of it."""
         self.config = config
         self._watched: list[Tensor] = []
         self._unchanged_steps = 0
@@ -237,6 +240,7 @@ class RemotePolicy:
 
     model = None
     renderer = None
+    scores_of = staticmethod(scores_of_reply)
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
