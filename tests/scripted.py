@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
-from svr_lightning.core.seeds import derive_seed
+from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Decoding, Problem
 from svr_lightning.evaluation.config import EvaluationConfig
@@ -61,7 +61,7 @@ def at_places(
 ) -> ScriptedEngine:
     """An engine that knows from a request's seed which problem, sample and turn it is for."""
     places = {
-        derive_seed(RUN_SEED, step=STEP, problem_id=p.id, sample=i, turn=t): (p.id, i, t)
+        SeedContext(run_seed=RUN_SEED, step=STEP).seed(p.id, sample=i, turn=t): (p.id, i, t)
         for p, i, t in itertools.product(problems, range(samples), range(1, turns + 1))
     }
     engine = ScriptedEngine(lambda request: speak(*places[request.seed]))

@@ -43,7 +43,7 @@ from svr_lightning.control.protocol import (
 )
 from svr_lightning.control.settings import Settings
 from svr_lightning.core.ranges import Count, Positive
-from svr_lightning.core.seeds import derive_seed
+from svr_lightning.core.seeds import START
 from svr_lightning.core.types import AnyCompletion, Message
 from svr_lightning.errors import format_exception, one_line
 
@@ -298,10 +298,7 @@ class ChatServer:
         """A model as a controller's client; each turn has a seed of its own."""
         sample = next(self._numbers) if chat.seed is None else chat.seed
         problem = hashlib.sha256(chat.question.encode()).hexdigest()
-        seeds = (
-            derive_seed(0, step=0, problem_id=problem, sample=sample, turn=turn)
-            for turn in count(1)
-        )
+        seeds = (START.seed(problem, sample=sample, turn=turn) for turn in count(1))
 
         def complete(messages: list[Message], max_tokens: int) -> Awaitable[AnyCompletion]:
             return model.complete(messages, chat.sampling(max_tokens), next(seeds))

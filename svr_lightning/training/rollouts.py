@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lightning.pytorch.utilities import rank_zero_info
 
-from svr_lightning.core.seeds import derive_seed
+from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import Problem
 from svr_lightning.display import plain
 from svr_lightning.recipes.base import Group
@@ -81,7 +81,7 @@ def fresh_source(
     rank, ranks = data.shard
 
     def fresh(draw: int, count: int, exclude: frozenset[str]) -> list[Problem]:
-        seed = derive_seed(run_seed, step=step, problem_id="", attempt=draw, purpose="resample")
+        seed = SeedContext(run_seed=run_seed, step=step, attempt=draw).seed("", purpose="resample")
         drawn = data.fresh_problems(seed, (count + len(exclude)) * ranks, batch_ids)
         mine = [problem for problem in drawn[rank::ranks] if problem.id not in exclude][:count]
         warn(mine)

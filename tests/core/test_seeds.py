@@ -2,17 +2,18 @@
 
 import pytest
 
-from svr_lightning.core.seeds import derive_seed
+from svr_lightning.core.seeds import SeedContext
 
-BASE = {"run_seed": 42, "step": 7, "problem_id": "train-17", "sample": 3}
-BASE |= {"turn": 2, "attempt": 1, "purpose": "generate"}
+PLACE = {"run_seed": 42, "step": 7, "attempt": 1}
+DRAW = {"problem_id": "train-17", "sample": 3, "turn": 2, "purpose": "generate"}
 KNOWN = 7978055036542464949
 """The first eight bytes of sha256 over the values above with a NUL between each two, halved."""
 
 
 def seed(**changes: object) -> int:
-    arguments = {**BASE, **changes}
-    return derive_seed(arguments.pop("run_seed"), **arguments)  # type: ignore[arg-type]
+    place = {name: changes.get(name, value) for name, value in PLACE.items()}
+    draw = {name: changes.get(name, value) for name, value in DRAW.items()}
+    return SeedContext(**place).seed(**draw)  # type: ignore[arg-type]
 
 
 def test_a_seed_is_the_same_for_ever():

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from svr_lightning.core.credit import is_degenerate
-from svr_lightning.core.seeds import START, SeedContext, derive_seed
+from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Request
 from svr_lightning.recipes.base import Group
@@ -173,7 +173,7 @@ def test_every_attempt_of_resampling_has_its_own_seeds(mode):
     problem = PROBLEMS[0]
     expected = [
         [
-            derive_seed(5, step=3, problem_id=problem.id, sample=i, turn=1, attempt=attempt)
+            SeedContext(run_seed=5, step=3, attempt=attempt).seed(problem.id, sample=i, turn=1)
             for i in (0, 1)
         ]
         for attempt in range(3)

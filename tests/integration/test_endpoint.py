@@ -11,7 +11,7 @@ import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.core.prompts import first_turn_messages
-from svr_lightning.core.seeds import derive_seed
+from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.openai import OpenAIEngine
@@ -84,7 +84,8 @@ def test_a_request_is_what_an_engine_would_be_asked(tmp_path):
     first, second = server.bodies
     assert first["messages"] == first_turn_messages(get_task("countdown"), PROBLEMS[0])
     assert says("8+4+2", "UNSURE", 0.1) in second["messages"][1]["content"]
-    seeds = [derive_seed(RUN_SEED, step=STEP, problem_id="a", turn=t) % 2**31 for t in (1, 2)]
+    place = SeedContext(run_seed=RUN_SEED, step=STEP)
+    seeds = [place.seed("a", turn=t) % 2**31 for t in (1, 2)]
     assert [first["seed"], second["seed"]] == seeds
     assert (first["max_tokens"], first["temperature"], "top_k" in first) == (30, 0.0, False)
     assert "Authorization" not in server.headers[0]
