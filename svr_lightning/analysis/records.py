@@ -3,7 +3,7 @@
 ``to_json`` and ``from_json`` are the only translation between a record and its line.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
@@ -175,11 +175,3 @@ def _set_fields(record: SampleRecord | TurnRecord) -> dict[str, Any]:
         if value is not None or each.default is not None:
             values[each.name] = value
     return values
-
-
-def unique(records: Sequence[SampleRecord]) -> list[SampleRecord]:
-    """The first record of each problem, in order: a distributed sampler pads with repeats."""
-    first: dict[tuple[str, str], SampleRecord] = {}
-    for record in records:
-        first.setdefault(record.key, record)
-    return list(first.values())

@@ -9,7 +9,7 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
-from svr_lightning.analysis.records import SampleRecord, unique
+from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.results import Journal, package_versions, write_results, write_samples
 from svr_lightning.core.parsing import self_check_format_score
 from svr_lightning.core.stopping import Confident
@@ -102,7 +102,7 @@ class Evaluator:
         Returns:
             The results, on every process; empty if a problem has no reference.
         """
-        samples = unique(self.gather(self.records))
+        samples = self.gather(self.records)
         results = []
         if self.rank == 0 and samples:
             warn_of_faults(samples)

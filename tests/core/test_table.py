@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from svr_lightning.analysis.records import unique
 from svr_lightning.core.types import StopSignals, Verdict
-from tests.trajectories import adaptive, failed, record, records_of, turn_tables
+from tests.trajectories import failed, record, turn_tables
 
 
 def test_columns_are_the_records():
@@ -26,8 +25,3 @@ def test_columns_are_the_records():
     assert table.stopped_early.tolist() == [True, False]
     assert table.signals(0)[0].answer == 1
     assert table.signals(0)[1] == StopSignals(Verdict.UNSURE, 0.5, True, 1, None, -1.5, None)
-
-
-def test_a_repeated_record_counts_once():
-    rows = adaptive()
-    assert unique(records_of([*rows, rows[0]])) == records_of(rows)
