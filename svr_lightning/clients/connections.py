@@ -48,10 +48,10 @@ _HEADER_NAME = re.compile(
 class Retries:
     """How often a request is sent, and for how long. All times are in seconds."""
 
-    tries: int = 6
+    tries: int
     first_delay: float = 1.0
     """Before the second try; each further delay is twice as long."""
-    timeout: float | None = 600.0
+    timeout: float | None
     """Limit of one try, waiting in the server's queue included."""
     patience: float = 1800.0
     """No try begins later than this after the first one."""
