@@ -57,7 +57,7 @@ _NARROW = {"halffloat": np.float16, "float": np.float32}
 def file_rows(path: Path) -> Iterator[tuple[str, Any]]:
     """The rows of a file, each with its place.
 
-    A place is ``:LINE`` from 1, ``:FIRST-LAST`` if line breaks stand within quotes, or `` row
+    A place is ``:LINE`` from 1, ``:FIRST-LAST`` if there are line breaks within quotes, or `` row
     NUMBER`` from 0. Parquet and compression are known by a file's first bytes, other formats by its
     name, and without such a name JSON lines by their first brace.
 

@@ -140,7 +140,7 @@ def _line_breaks(path: Path, places: Sequence[str]) -> tuple[str, ...]:
         return ()
     lines = re.split("[:-]", places[-1])[-1]
     return (
-        f"{path}: {len(places)} rows of {lines} lines: line breaks stand within quotes, first in "
+        f"{path}: {len(places)} rows of {lines} lines: line breaks within quotes, first in "
         f"{broken[0]}. If no cell should hold one, a quote is left open there, and rows are lost",
     )
 

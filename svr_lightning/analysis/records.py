@@ -86,7 +86,7 @@ class SampleRecord:
     """Whether the stopping rule accepts the last generated turn, at T_max too. None in recordings
     of earlier versions."""
     turns: tuple[TurnRecord, ...]
-    """All recorded turns; those behind ``observed_turns`` were generated for replays."""
+    """All recorded turns; those after ``observed_turns`` were generated for replays."""
     observed_turns: Count | None = None
     """Number of generated turns, whose tokens count; None: ``returned_turn``."""
 

@@ -35,7 +35,7 @@ def independence_notes(
     places = Counter(question for _, question in asked_in)
     if shared := sum(count > 1 for count in places.values()):
         yield (
-            f"{shared} questions stand in several data sets. The promise counts them as "
+            f"{shared} questions are in several data sets. The promise counts them as "
             "independent: leave each in one data set"
         )
 

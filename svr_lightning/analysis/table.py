@@ -205,12 +205,12 @@ _TURN_COLUMNS: dict[str, tuple[type, Any]] = {
     "prompt_tokens": (np.int64, 0),
     "completion_tokens": (np.int64, 0),
 }
-"""Type of each column of turns, and what stands beyond a problem's turns. Signals are in order."""
+"""Type of each column of turns, and its value beyond a problem's turns. Signals are in order."""
 _VERDICTS = {code: verdict for verdict, code in VERDICT_CODES.items()}
 
 
 def from_turn_0(column: NDArray[Any]) -> NDArray[Any]:
-    """[N, 1 + T] a column of turns behind one of zeros, so that turn t has index t."""
+    """[N, 1 + T] a column of turns after one of zeros, so that turn t has index t."""
     return np.pad(column, ((0, 0), (1, 0)))
 
 
@@ -229,7 +229,7 @@ def turn_tables(
 ) -> dict[str, TurnTable]:
     """One table per data set, in the order in which the data sets first occur.
 
-    Every recorded turn goes in, also those behind the returned one. No record is kept.
+    Every recorded turn goes in, those after the returned one included. No record is kept.
 
     Args:
         records: of an evaluation.

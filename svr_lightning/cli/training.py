@@ -37,13 +37,13 @@ class SaveConfig(SaveConfigCallback):
     """Leaves the resolved configuration as ``config.yaml`` at the root of the run's folder."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Write it for an evaluation, unless there is that of the training that it judges."""
+        """Write it for an evaluation, unless that of the evaluated training is already there."""
         path = Path(trainer.default_root_dir) / "config.yaml"
         if stage != "fit" and not path.exists():
             self._write(trainer, path)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write it for a training, once nothing has refused the checkpoint that it resumes."""
+        """Write it for a training, once its checkpoint has been accepted."""
         self._write(trainer, Path(trainer.default_root_dir) / "config.yaml")
 
     def _write(self, trainer: Trainer, path: Path) -> None:
@@ -280,7 +280,7 @@ class SVRCommandLine(LightningCLI):
     before_test = before_predict = before_export = before_validate
 
     def after_validate(self) -> None:
-        """Show the results that the evaluation wrote; of answers and without any, name the file."""
+        """Show the results that the evaluation wrote; without any, name the file of its samples."""
         folder = Path(self.trainer.default_root_dir) / "eval" / self._command
         judged = self._command != "predict" and (folder / RESULTS).is_file()
         if self.trainer.is_global_zero and judged:
@@ -354,7 +354,7 @@ and --stop RULE --stop.OPTION VALUE are short for --model.evaluation.stop."""
 
 def _silence_warnings() -> None:
     """Drop advertisements, and warnings about settings that are chosen here."""
-    if not torch.cuda.is_available():  # else DeepSpeed warns, which transformers imports to save
+    if not torch.cuda.is_available():  # or DeepSpeed warns, which transformers imports to save
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     disable_progress_bar()
     for logger in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero"):

@@ -20,7 +20,7 @@ from svr_lightning.errors import ConfigError, one_line
 GRACE = 10
 """Seconds for running requests after SIGTERM."""
 _OTHER_FILES = 64
-"""File descriptors beside those of connections."""
+"""File descriptors besides those of connections."""
 _LINGER = 1.0
 """Seconds for a client to read why its request was refused before it was sent."""
 _UNSENT = 2**17

@@ -147,7 +147,7 @@ def read_completion(
     Answer and self-check are read from the final part, since reasoning may quote either. Reasoning
     that never closes does not belong to it, unless the completion was cut off, nor does what
     follows an answer and a ``</think>`` that closes nothing. The answer is the task's choice. Its
-    self-check is the first one behind it. If none stands there, the first one of the part counts,
+    self-check is the first one after it. If there is none, the first one of the part counts,
     unless it belongs to another answer or the part's self-checks disagree: then none counts, which
     reads as UNSURE.
 
@@ -199,7 +199,7 @@ def _check_start(
         behind = bounds[2 * taken[0 if first else -1] + 1]
         if behind <= checks[-1][0]:
             return behind
-        if len(answered) > 1:  # what stands before it belongs to another answer
+        if len(answered) > 1:  # what precedes it belongs to another answer
             return len(part)
     stated = {parse_self_check(plain[a:b]) for a, b in checks}
     if _read_verdict(plain[behind:]) is not None:

@@ -58,7 +58,7 @@ class AnswerStyle:
 
 
 def boxed_style(draft_limit: int) -> AnswerStyle:
-    r"""The style of tasks whose answer stands in a box, in ``<answer>`` tags."""
+    r"""The style of tasks whose answer is in a box, in ``<answer>`` tags."""
     return AnswerStyle(
         role=MATH_ROLE,
         request=r"<answer>\boxed{YOUR_ANSWER}</answer>",

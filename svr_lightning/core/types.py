@@ -124,7 +124,7 @@ class Completion:
     """Decoded without special tokens; begins with ``<think>`` where the prompt left one open."""
     finish_reason: FinishReason
     policy_version: int
-    """Number of optimizer steps behind the weights that sampled it."""
+    """Number of optimizer steps that made the weights that sampled it."""
 
     @property
     def truncated(self) -> bool:
@@ -221,7 +221,7 @@ class Reading(NamedTuple):
 
     answer: str | None
     start: int = 0
-    """Where the final part begins: behind the reasoning."""
+    """Where the final part begins: after the reasoning."""
     end: int | None = None
     """Where it ends; None at the end of the text."""
     check: int = 0

@@ -66,8 +66,8 @@ def copy_columns(
     """
     device = source.layers[0].keys.device
     index = torch.tensor(rows, device=device).unsqueeze(1)
-    # Both are padded on the left: a token of row i stands as far from the end of its row, plus
-    # what the other has more.
+    # Both are padded on the left: a token of row i is as far from the end of its row as from the
+    # end of the other, less what the other has more.
     moved = source.layers[0].keys.shape[-2] - width - torch.tensor(longer, device=device)
     columns = torch.arange(width - new, device=device) + moved.unsqueeze(1)
     columns = columns.clamp(min=0)  # of padding

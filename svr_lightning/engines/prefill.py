@@ -24,7 +24,7 @@ SHARED = 16
 Tokens = tuple[int, ...]
 Forward = Callable[[list[list[int]], list[int], DynamicCache], Tensor]
 """Takes [B, T] tokens, the [B] lengths of the prompts that end with them, and a cache of what
-stands before them, to which they are added; returns [B, V] scores of the next tokens."""
+precedes them, to which they are added; returns [B, V] scores of the next tokens."""
 
 
 class _End(NamedTuple):

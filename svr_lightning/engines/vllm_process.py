@@ -28,7 +28,7 @@ def prepare_environment() -> None:
         ("VLLM_LOGGING_LEVEL", "WARNING"),
         ("VLLM_NO_USAGE_STATS", "1"),
         ("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
-        # Else vLLM lets Triton print every configuration that the trainer's kernels try.
+        # Otherwise vLLM makes Triton print every configuration that the trainer's kernels try.
         ("TRITON_PRINT_AUTOTUNING", "0"),
     ):
         os.environ.setdefault(name, value)

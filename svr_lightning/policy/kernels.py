@@ -78,7 +78,7 @@ def _where_from(function: Any) -> str | None:
 
 
 def _kernel_on_cuda(kernel: Any) -> Any:
-    """A function that calls ``kernel`` for tensors on a GPU, else what it stands for in torch."""
+    """A function that calls ``kernel`` for tensors on a GPU, else its equivalent in torch."""
 
     @functools.wraps(kernel)
     def compute(*args: Any, **kwargs: Any) -> Any:

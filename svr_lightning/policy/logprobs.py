@@ -33,7 +33,7 @@ class Choices(NamedTuple):
 
     @classmethod
     def placed(cls, choices: Sequence[tuple[int, int, TokenChoice]]) -> "Choices":
-        """Choices of several sequences, each behind its row and its position in L."""
+        """Choices of several sequences, each with its row and its position in L."""
         rows, positions = columns([(row, position) for row, position, _ in choices])
         if not choices:
             return cls(rows, positions, rows.reshape(0, 0), torch.zeros(0, 0))

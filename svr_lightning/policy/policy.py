@@ -156,7 +156,7 @@ class Policy:
         return weights_fingerprint(self.model.state_dict())
 
     def identity(self) -> dict[str, Any]:
-        """What determines its completions, beside the prompt and the seed."""
+        """What determines its completions, besides the prompt and the seed."""
         return {
             "weights": self.fingerprint(),
             "dtype": self.engine.dtype,

@@ -36,7 +36,7 @@ SAMPLED = 4096
 
 
 def sample_elements(tensor: Tensor) -> Tensor:
-    """Some evenly spaced elements, at least :data:`SAMPLED` if there are as many.
+    """Some evenly spaced elements, at least :data:`SAMPLED` if there are that many.
 
     They distinguish policies: an optimizer step, a mix or another seed changes almost every one.
     """

@@ -18,7 +18,7 @@ _DIAGNOSTIC = ("turns", "esr", "pse", "brier", "overconfidence")
 Columns = Mapping[str, tuple[str, str]]
 """The part and the metric under each heading."""
 Rows = Sequence[tuple[str, Summary]]
-"""What stands in a row: its label, and the values."""
+"""Of each row: its label, and its values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ def _accuracies(methods: Sequence[Method]) -> dict[str, tuple[str, str]]:
 
 
 def _columns(parts: Sequence[str], metrics: Sequence[str]) -> Columns:
-    """Each metric on each of ``parts``, whose name stands where there are several."""
+    """Each metric on each of ``parts``, which headings name if there are several."""
     columns = {}
     for part in parts:
         for metric in metrics:

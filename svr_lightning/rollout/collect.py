@@ -22,7 +22,7 @@ RunRollout = Callable[[Sequence[Problem], int], list[Group]]
 """Takes problems and the attempt number; returns one group per problem."""
 
 FreshProblems = Callable[[int, int, frozenset[str]], list[Problem]]
-"""Takes the number of a draw, a count and ids to leave out; returns so many training problems.
+"""Takes the number of a draw, a count and ids to leave out; returns that many training problems.
 Equal numbers give the same order of problems, from which the ids are left out."""
 
 Graded = list[tuple[Trajectory, list[ScoredTurn]]]

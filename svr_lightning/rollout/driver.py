@@ -225,7 +225,7 @@ class Driver:
         )
 
     def _decode_check(self, running: _Running, position: int, solution: Output) -> None:
-        """Go on greedily behind the drawn part of a completion."""
+        """Continue greedily after the drawn part of a completion."""
         drawn = running.requests[position]
         limit = drawn.sampling.max_completion_tokens - len(solution.token_ids)
         self._engine.submit(

@@ -93,7 +93,7 @@ class Task(ABC):
     """Whether answers and references are LaTeX, which the grader ``symbolic`` can compare."""
 
     def __init_subclass__(cls) -> None:
-        """Name a class that has no name of its own: its base's would lead to the base's grader."""
+        """Name a class that sets no name: its base's name would lead to the base's grader."""
         if "name" not in vars(cls):
             cls.name = f"{cls.__module__}.{cls.__qualname__}"
 

@@ -53,7 +53,7 @@ _CHANGES = rf"""(?:
     |{_WORD}(?:-(?:{_WORD}|{SCALE}))?(?![\w-])        # 18 fourths; not 18 hundred-dollar bills
     |and[ ](?:an?|one|two|three)[ -](?:half|quarter|third|fourth)
 )"""
-"""Words behind digits that make them another number."""
+"""Words after digits that make them another number."""
 _UNIT = re.compile(
     rf"""
     (?<=[0-9.%}}\s])
@@ -76,7 +76,7 @@ _LINE = re.compile(
     """,
     re.VERBOSE,
 )
-"""What stands behind a mark."""
+"""What follows a mark."""
 _HEADING = re.compile(r"[A-Za-z][^=]*$")
 """A line of words is no answer: ``#### Step 2`` is a heading."""
 _REMARK = re.compile(
@@ -92,7 +92,7 @@ _REMARK = re.compile(
     """,
     re.VERBOSE,
 )
-"""Words behind a number and its punctuation, as in ``18, in total`` and ``18 - the total``."""
+"""Words after a number and its punctuation, as in ``18, in total`` and ``18 - the total``."""
 _SEVERAL = re.compile(r"[,;:.]\s|\b(?:and|or|to)\b|[0-9]\s*~\s*[0-9]")
 """A line with more than one number, of which none is the answer."""
 _DECORATION = " \t%$\u20ac\u00a3*_`\"'.,;:?"
@@ -177,7 +177,7 @@ def _marked_number(line: str) -> str | None:
 
 
 def _value(answer: str) -> Fraction | None:
-    """The number behind currency, percent, unit, separators and a final period.
+    """The number without currency, percent sign, unit, separators and final period.
 
     ``18k`` and ``18 thousand dollars`` are 18000; ``a dozen`` and ``percent`` are units.
     """

@@ -1,6 +1,6 @@
 r"""Boxed expressions: finding them, and the paper's test of whether two of them are equal.
 
-:func:`last_boxed` is one pass over the text. Everything behind :func:`equivalent` works on
+:func:`last_boxed` is one pass over the text. Everything under :func:`equivalent` works on
 answers of at most :data:`MAX_ANSWER` characters with substitutions and exact rational numbers;
 nothing is evaluated. Two expressions that only algebra can identify, like ``2\sqrt{3}`` and
 ``\sqrt{12}``, are different here, as in the paper.
@@ -49,7 +49,7 @@ _ONE_SIGN = re.compile(r"[\u00bc-\u00be\u2150-\u215e\u2189]")
 """A fraction, such as \u00bd."""
 _CIRCLE = r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|\\degree(?![a-zA-Z])|\u00b0"
 _SPELLINGS = (
-    # A sign that goes keeps the numbers beside it apart: 10%3 is not 103.
+    # A sign that is removed keeps the numbers beside it apart: 10%3 is not 103.
     (re.compile(rf"(?<=[0-9])(?:\s*(?:\\?[$%]|\\[(\[]|{_CIRCLE}))+\s*(?=[0-9])"), ";"),
     (re.compile(r"([0-9]+)\u2044([0-9]+)"), r"\\frac{\1}{\2}"),
     (re.compile(r"[\u2044\u2215]"), "/"),
@@ -76,7 +76,7 @@ _SPELLINGS = (
 _POWERS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _SCALE_WORD = f"(?i:{'|'.join(_POWERS)})"
 SCALE = rf"{_SCALE_WORD}s?(?![\w-])"
-"""A word behind a number that belongs to it, and is no unit."""
+"""A word after a number that belongs to it, and is no unit."""
 _FONT = r"\\(?:text(?:rm|bf|it|normal)?|mbox|math(?:rm|bf|it)|operatorname|boldsymbol|bm)\s*"
 _TEXT = rf"{_FONT}\{{([^{{}}]*)\}}"
 _TEXT_COMMAND = re.compile(_TEXT)

@@ -20,7 +20,7 @@ processor time and the memory of a comparison."""
 _ROOT = Path(__file__).resolve().parents[2]
 _lock = threading.Lock()
 _processes: dict[int, Any] = {}
-"""By the process that asks: a fork has one of its own."""
+"""By the id of the process that asks: a fork starts its own."""
 
 
 def equal_answers_apart(answer: str, reference: str) -> bool:

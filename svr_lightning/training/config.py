@@ -58,7 +58,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceConfig(Checked):
-    """The reference follows the policy: every so many steps, ref = (1 - mix) ref + mix policy."""
+    """How the reference follows the policy: ref = (1 - mix) ref + mix policy, now and then."""
 
     mix: Share = 0.6
     """Weight of the policy."""

@@ -166,7 +166,7 @@ class PolicyModule(LightningModule):
         limit = self.trainer.limit_test_batches
         loaders = self.data.test_dataloader()
         for source, loader in zip(self.data.sources["test"], loaders, strict=True):
-            # Rounded up: a process with one batch less must not stay away from a common sync.
+            # Rounded up: a process with one batch less must still take part in a common sync.
             batches = limit if isinstance(limit, int) else math.ceil(len(loader) * limit)
             for problems in islice(loader, batches):
                 evaluator.solve(problems, source.name, source.max_completion_tokens)

@@ -67,8 +67,8 @@ def fresh_source(
 ) -> FreshProblems:
     """A function that draws training problems for one process, to replace degenerate groups.
 
-    The draw is the same on all processes, and each takes every so many-th problem of it: no two of
-    them get the same one.
+    The draw is the same on all processes, and each takes its own stride of it, so that no two get
+    the same problem.
 
     Args:
         data: the problems, and this process's place among all.

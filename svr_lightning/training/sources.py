@@ -33,7 +33,7 @@ CountdownSplit = Literal["countdown_train", "countdown_eval", "countdown_val"]
 Selection = CountdownSplit | Literal["held_out", "all_but_held_out"]
 
 TRAINING_ROWS, EVALUATION_ROWS = 50_000, 1_000
-"""Sizes of the paper's Countdown split; there are as many rows to validate."""
+"""Sizes of the paper's Countdown split; as many rows again are for validation."""
 HELD_OUT_ROWS = 500
 
 MAX_CHARACTERS = 100_000
@@ -264,7 +264,7 @@ def _table(source: DataSource, local: Path) -> Any:
     where |= {} if folder else {"revision": source.revision}
     try:
         return datasets.load_dataset(path, **where)
-    except Exception as error:  # between here and the hub every fault has a class of its own
+    except Exception as error:  # every library on the way to the hub raises its own classes
         request = ", ".join([repr(path), *(f"{name}={value!r}" for name, value in where.items())])
         cure = "the files" if folder else "path, subset, split and the network, or use a local copy"
         fault = format_exception(error.__cause__ or error).rstrip(".")

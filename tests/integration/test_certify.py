@@ -411,7 +411,7 @@ def test_a_question_that_repeats_is_noticed_unless_it_names_a_cluster(tmp_path, 
     assert "note: " not in said_of(capsys, tmp_path, "cluster", rows)
     twice = [f"{0.5 + k / 100},1,question {k % 20},{'ab'[k // 20]}" for k in range(40)]
     said = said_of(capsys, tmp_path, "question,dataset", twice)
-    assert "note: 20 questions stand in several data sets" in said
+    assert "note: 20 questions are in several data sets" in said
 
 
 def test_a_check_leaves_out_the_variants_of_the_calibrations_problems_too(tmp_path, capsys):

@@ -297,7 +297,7 @@ def test_rows_that_a_quote_may_have_swallowed_are_counted(tmp_path):
     log = tmp_path / "log.csv"
     log.write_text("id,confidence,correct,note\n" + '1,0.9,1,"\n2,0.4,0,"\n' + "3,0.5,1,x\n")
     (note,) = read_recording(log).notes
-    assert "log.csv: 2 rows of 4 lines: line breaks stand within quotes, first in :2-3" in note
+    assert "log.csv: 2 rows of 4 lines: line breaks within quotes, first in :2-3" in note
     log.write_text("id,confidence,correct,note\n1,0.9,1,x\n")
     assert read_recording(log).notes == ()
 
