@@ -70,17 +70,23 @@ _QUOTE = re.escape(_MARKS)
 _DECIMAL = r"[0-9]+(?:\.[0-9]+)?"
 _TAKEN_BACK = "no|not|but|then|now|or|actually|wait|sorry|rather|i|mean|maybe|perhaps|to"
 """Between a verdict and the one that replaces it."""
-_RATED = r"""(?:
-    [ ]?(?:[\uff05\u066a\u2030]|(?ai:percent|per[ ]cent|pct|points?|stars?)\b(?![ ]?o))  # 1 percent
-    |(?<=[^0-9.]1)[ ]?(?:
-        (?<=[ ])(?!(?ai:and|verdict)\b)[^\W\d_]                               # 1 Prozent
-        |[\u2605\u2606\u2b50]
-        |[-=:(\u2013\u2014][ ]?(?ai:(?:\w{1,12}[ ])?(?:low|least|min|guess|not|un))  # 1 (very low)
+_ALONE = rf"""
+    (?:{_WRAP}|[ \t\r)\]>$\u2705\u2714\u200b-\u200f{_QUOTE}])*+
+    (?:
+        $|[\n;](?!\s*(?ai:/|out\b|low))|<[/!a-z]|[.!]+(?:[\s<]|$)|,\s*(?:["'\n{{]|$)
+        |(?ai:[,/&]?[ ]?VERDICT|and)\b
+        |[(=:,]?[ ]?(?ai:(?:(?:very|quite|fully|abs|compl|tot|ent)\w*[ ])?(?:sure|certain|conf))
+        |[(\[][^()\[\]\n1-9]{{0,40}}0                                         # 1 (from 0 to 1)
     )
-    |[^\w\n]{0,8}(?ai:(?:points?|stars?|text)[^\w\n]{1,4})?                  # 9 points out of 10
-        (?ai:/|(?:out[\s-]{1,4})?of\b|over\b|in\b|to\b|on\s{1,4}a\s{1,4}scale\b)
-        (?=[^\w\n]{0,8}
-            (?ai:(?:(?:an?|possible|max(?:imum)?|of)\s){0,3}(?:[0-9]|ten|hundred)|from|of))
+"""
+"""What may follow a confidence of ``1``, which with other words or signs may be any rating."""
+_RATED = rf"""(?:
+    [ ]?(?:[\uff05\u066a\u2030]|(?ai:percent|per[ ]cent|pct|points?|stars?)\b(?![ ]?o))  # 1 percent
+    |(?<=[^0-9.]1)(?!{_ALONE})                                               # 1st, 1:10, 1 (low)
+    |[^\w\n]{{0,8}}(?ai:(?:points?|stars?|text)[^\w\n]{{1,4}})?              # 9 points out of 10
+        (?ai:/|(?:out[\s-]{{1,4}})?of\b|over\b|in\b|to\b|on\s{{1,4}}a\s{{1,4}}scale\b)
+        (?=[^\w\n]{{0,8}}
+            (?ai:(?:(?:an?|possible|max(?:imum)?|of)\s){{0,3}}(?:[0-9]|ten|hundred)|from|of))
 )"""
 _ASIDE = r"[(\[][^()\[\]\n]{0,99}[)\]]"
 _ADORNED = re.compile(
@@ -99,7 +105,7 @@ _ADORNED = re.compile(
         _{{0,3}}(?ai:CONFIDENCE)
         (?:[\s{_QUOTE}]{{0,8}}(?P<before>{_ASIDE})(?=[\s{_QUOTE}]{{0,8}}[:=\uff1a]))?
         {_RUN}
-        (?:(?P<number>{_DECIMAL})(?P<rated>{_RATED})?(?:[^\w\n]{{0,8}}(?P<behind>{_ASIDE}|(?ai:on|from|scale)\b[^;\n]{{0,40}}))?)?
+        (?:(?P<number>\+?{_DECIMAL})(?P<rated>{_RATED})?(?:\W{{0,8}}(?P<behind>{_ASIDE}|(?ai:on|from|scale)\b[^;\n]{{0,40}}))?)?
     )
     """,
     re.VERBOSE,
@@ -108,8 +114,17 @@ _EXPLAINED = re.compile(
     rf"(?<![^\W_])(?ai:VERDICT)[\s{_QUOTE}]{{0,8}}(?P<aside>{_ASIDE})(?=[\s{_QUOTE}]{{0,8}}[:=\uff1a])"
 )
 """A verdict whose name is explained in brackets."""
-_OTHER_SCALE = re.compile(r"(?<![0-9])(?<!(?<!\.)\.)(?:[2-9]|[1-9][0-9])|%|(?ai:percent)")
-"""In an aside to a whole number: a scale that does not end at 1, as in ``5 = sure``."""
+_OTHER_SCALE = re.compile(
+    r"""
+    \+?(?:
+        1[ ][(\[][^0]*[)\]]
+        |[0-9]+(?:\.0*)?[ ].*?(?:(?<![0-9])(?<!(?<!\.)\.)(?:[2-9]|[1-9][0-9])|%|(?ai:percent))
+    )
+    """,
+    re.VERBOSE,
+)
+"""A whole number with asides before and behind it that name a scale which does not end at 1, as in
+``5 = sure``, or which is not known to begin at 0."""
 _BLANK = {ord(c): " " for c in _MARKS + _OPENERS}
 _NO_NUMBER = {ord(c): "?" for c in "0123456789"}
 
@@ -285,9 +300,8 @@ def _plain(field: re.Match[str]) -> str:
     claims = {_VERDICT_OF_WORD[word.upper()] for word in re.findall(rf"\b{_WORD}\b", line)}
     if field["denied"] or len(claims) > 1:  # "correct": false, or CORRECT -> INCORRECT
         plain = re.sub(_WORD, lambda word: "?" * len(word[0]), plain)
-    asides = f"{field['before']} {field['behind']}"
-    whole = not (field["number"] or ".5").partition(".")[2].strip("0")
-    if field["rated"] or (whole and _OTHER_SCALE.search(asides)):
+    asides = f"{field['number']} {field['before']} {field['behind']}"
+    if field["rated"] is not None or _OTHER_SCALE.match(asides):
         plain = plain.translate(_NO_NUMBER)
     return plain
 

@@ -284,8 +284,11 @@ def test_a_self_check_of_a_chat_model_is_read_through_its_adornment(text):
         "VERDICT: CORRECT; CONFIDENCE: 1\uff05",
         "VERDICT: CORRECT; CONFIDENCE: 1 star",
         "VERDICT: CORRECT; CONFIDENCE: 1 Prozent",
-        "VERDICT: CORRECT; CONFIDENCE: 1\u2605",
-        "VERDICT: CORRECT; CONFIDENCE: 1 (low)",
+        "VERDICT: CORRECT; CONFIDENCE: 1st",
+        "VERDICT: CORRECT; CONFIDENCE: 1:10",
+        "VERDICT: CORRECT; CONFIDENCE: 1, lowest",
+        "VERDICT: CORRECT; CONFIDENCE: +1 ~ 10",
+        "VERDICT: CORRECT; CONFIDENCE (of five): 1",
         "VERDICT: CORRECT; CONFIDENCE: 1 (very low)",
         "VERDICT: CORRECT; CONFIDENCE: 1 - guess",
         "VERDICT: CORRECT; CONFIDENCE {1..10}: 1",
@@ -329,6 +332,8 @@ def test_a_verdict_that_the_model_takes_back_is_none(text):
         ("VERDICT: CORRECT; CONFIDENCE: 1 - certain", "CORRECT", 1.0),
         ("CONFIDENCE: 1 VERDICT: CORRECT", "CORRECT", 1.0),
         ("VERDICT: CORRECT; CONFIDENCE: 1 (certain)", "CORRECT", 1.0),
+        ("VERDICT: CORRECT; CONFIDENCE (0 to 1): **1**.", "CORRECT", 1.0),
+        ('{"verdict": "CORRECT", "confidence": 1, "by": "2"}', "CORRECT", 1.0),
     ],
 )
 def test_a_self_check_of_a_chat_model_may_say_little(text, verdict, confidence):
