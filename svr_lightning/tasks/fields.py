@@ -19,10 +19,12 @@ ABSENT |= {"None", "null", "NULL", "[]"}
 _LOST_BACKSLASH = re.compile(
     r"""
     [\x00-\x08\x0b\x0c\x0e-\x1f]  # \boxed, \frac and others, with the first letter lost as well
-    |\t(?=(?:heta|imes|ext|au|frac|riangle|herefore|ilde)(?![a-z]))
-    |\t(?=(?:an|o)(?:\ ?[\\({^0-9-]|\ [a-z](?![a-z])))
-    |\n(?=(?:abla|eq|otin|geq|leq)(?![a-z]))
-    |\r(?=(?:ight|angle|floor|ceil|brace|vert|ho)(?![a-z]))
+    |\t(?=(?:heta|imes|ext|au|frac|binom|riangle[a-z]*|herefore|ilde)(?![a-z]))
+    |\t(?=(?:anh?|o)(?:\ ?[\\({^0-9-]|\ [a-z](?![a-z])))
+    |\n(?=(?:abla|eqq?|ot(?:in)?|geq|leq|cong|su[bp]seteq|[ew]arrow)(?![a-z])|e\ [0-9])
+    |^\t(?=ext[a-z]{2}\{)                 # within a text, MATH has one
+    |(?:^|(?<=[{^])|(?<=[^\\][(\[])|(?<=(?<!\$)\$))\n(?=u(?![a-z]))  # a line may begin with u
+    |\r(?=(?:ight[a-z]*|angle|floor|ceil|brace|[vV]ert|ho|m|oot)(?![a-z]))
     """,
     re.VERBOSE,
 )

@@ -127,6 +127,8 @@ def test_doubled_backslashes_of_commands_are_single_ones_and_rows_of_matrices_st
         ("\right)", r"\right"),
         ("\alpha", r"\alpha"),
         ("x \neq 3", r"\neq"),
+        ("\nu", r"\nu"),
+        ("p \not= 3", r"\not"),
     ],
 )
 def test_a_backslash_that_json_swallowed_is_named_with_the_command(text, command):
@@ -141,7 +143,7 @@ def test_a_backslash_that_json_swallowed_is_named_with_the_command(text, command
 
 
 def test_tabs_and_lines_of_code_and_tables_are_no_lost_backslashes():
-    for question in ("for i:\n\treturn 2*i", "a\tb\n\tan apple", "94 \tinches\r\nright"):
+    for question in ("for i:\n\treturn 2*i", "a\tb\n\tan apple", "94 \tinches\r\nright", "$$\nu=5"):
         assert TASK.from_row({"problem": question, "answer": "5"}).question == question
 
 
