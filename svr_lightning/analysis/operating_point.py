@@ -151,7 +151,7 @@ class Certificate(Struct, frozen=True, kw_only=True):
     @property
     def unrecorded(self) -> tuple[str, ...]:
         """Why it cannot be known to cover any answer: nothing says how the samples were drawn."""
-        if self.decoding:
+        if "temperature" in self.decoding:
             return ()
         return ("made from a log: prompts, policy and decoding are not recorded",)
 

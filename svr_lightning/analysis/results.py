@@ -262,8 +262,8 @@ def certified_settings(
         datasets: those that count; None for all of validation and test.
 
     Returns:
-        :data:`DECODING` and ``chat_template_kwargs``; of data sets of this package's tasks ``task``
-        and ``max_completion_tokens``, each a list if they differ.
+        :data:`DECODING` and ``chat_template_kwargs``; of data sets ``task``, and where it is stated
+        or the task is this package's ``max_completion_tokens``, each a list if they differ.
 
     Raises:
         ConfigError: if the configuration cannot be read.
@@ -280,13 +280,16 @@ def certified_settings(
         for source in (*(data.get("val") or ()), *(data.get("test") or ())):
             task, limit = source["task"], source.get("max_completion_tokens")
             chosen = datasets is None or source["name"] in datasets
-            if chosen and isinstance(task, str) and task in TASKS:  # others would be imported
-                limits.setdefault(task, set()).add(applied_limit(task, limit, most))
+            if chosen and isinstance(task, str):
+                of_task = limits.setdefault(task, set())
+                if limit or task in TASKS:  # others would be imported
+                    of_task.add(applied_limit(task, limit, most))
     except (AttributeError, KeyError, TypeError) as error:
         raise ConfigError(f"{RESULTS}: its configuration cannot be read ({error!r})") from error
     if limits:
         settings["task"] = _one_or_all(limits)
-        settings["max_completion_tokens"] = _one_or_all(set().union(*limits.values()))
+    if known := set().union(*limits.values()):
+        settings["max_completion_tokens"] = _one_or_all(known)
     return settings
 
 

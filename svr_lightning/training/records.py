@@ -90,6 +90,7 @@ def report_operating_point(module: "PolicyModule", stage: str) -> None:
     )
     if not certificate.is_for(folder):  # hashes whole files
         departures.append("other weights than it was written for")
+    departures += [f"any answer: {reason}" for reason in certificate.unrecorded]
     if departures:
         rank_zero_warn(f"{file} promises nothing for {', '.join(departures)}")
     parts: Mapping[str, Split] = {"validate": "val", "test": "test"}

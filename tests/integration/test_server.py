@@ -174,10 +174,13 @@ def test_a_request_sets_threshold_turns_and_sampling(proxy, upstream):
         ({"temperature": 0.0}, {"temperature": 0.6}, ["temperature=0.6 instead of 0.0"]),
         ({"temperature": 0.0}, {"svr": {"max_turns": 3}}, ["max_turns=3 instead of 4"]),
         # A log does not say how its answers were made, so that none is known to be covered.
-        (
-            {},
-            {"temperature": 1.9},
-            ["made from a log: prompts, policy and decoding are not recorded"],
+        *(
+            (
+                known,
+                {"temperature": 1.9},
+                ["made from a log: prompts, policy and decoding are not recorded"],
+            )
+            for known in ({}, {"task": "countdown"})
         ),
     ],
 )
