@@ -86,7 +86,8 @@ def problem_digests(names: Iterable[str]) -> str:
 
 
 def _digest(name: str) -> str:
-    return hashlib.sha256(name.encode("utf-8", "backslashreplace")).hexdigest()[:12]
+    plain = " ".join(name.split())  # a csv and JSON may differ in line breaks
+    return hashlib.sha256(plain.encode("utf-8", "backslashreplace")).hexdigest()[:12]
 
 
 class Certificate(Struct, frozen=True, kw_only=True):

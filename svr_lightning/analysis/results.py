@@ -82,13 +82,17 @@ class Evaluation:
 
     @property
     def names(self) -> Mapping[tuple[str, str], tuple[str, ...]]:
-        """What identifies each problem: its id, and its question if no other problem has it."""
+        """What identifies each problem: its id, and its question if few other problems have it.
+
+        A question may have several answers. One that a tenth of the problems have identifies none.
+        """
         asked = Counter(self.questions.values())
+        few = max(1, len(self.questions) // 10)
         names = {}
         for (dataset, problem), question in self.questions.items():
             name = problem if self.is_log else f"{dataset}/{problem}"
-            unique = question is not None and asked[question] == 1
-            names[dataset, problem] = (name, str(question)) if unique else (name,)
+            own = question is not None and asked[question] <= few
+            names[dataset, problem] = (name, str(question)) if own else (name,)
         return names
 
     def names_of(self, tables: Mapping[str, TurnTable]) -> Iterator[str]:

@@ -386,13 +386,15 @@ def _check(options: argparse.Namespace) -> int:
     if other := certificate.departures(rule, certificate.max_turns, decoding):
         raise ConfigError(f"recorded with {', '.join(other)}; record with the certified settings")
     tables = _others(recorded, certificate)
+    recorded = replace(recorded, tables=tables)
     case = _Case(recorded, certificate.promised, certificate.max_turns)
     _, broken = case.measure(tables, rule, str(options.check), options.confidence)
     message = "no promise is shown to be broken"
     if broken:
         surely = f"with confidence {options.confidence:g}; certify again on new problems"
         message = f"no longer kept: {', '.join(broken)}, {surely}"
-    say(message)
+    notes = [] if broken else case.failing_parts(rule)
+    say(message, *(f"note: {note}" for note in notes))
     return BROKEN if broken else 0
 
 
@@ -467,7 +469,10 @@ def _show_choice(
         advice += "--calibrate-on 1 uses all that are there. "
     if len(candidates) > 1:
         advice += "Fewer --thresholds need fewer. "
-    advice += "Ask for several promises in one command: asked one by one, more of them are wrong"
+    advice += (
+        "Ask for several promises in one command: asked one by one, more of them are wrong, and so "
+        "are thresholds that are picked from this table"
+    )
     say(f"{which} can keep the promise: {promised}", advice)
 
 

@@ -102,6 +102,7 @@ def test_a_promise_that_no_threshold_keeps_is_not_certified(samples, policy, cap
     assert "no threshold can keep the promise: pse at most 0.1" in said
     assert "relax a limit, or use more problems: --plan says how many labels it takes" in said
     assert "Fewer --thresholds need fewer. Ask for several promises in one command" in said
+    assert "and so are thresholds that are picked from this table" in said
     assert "--calibrate-on 1" not in said  # as it was
     assert certify(samples, "--thresholds", "0.6", "--calibrate-on", "0.5") == 1
     said = screen(capsys)
@@ -307,14 +308,21 @@ def test_a_check_leaves_out_the_problems_of_the_calibration_whatever_they_are_ca
     samples = tmp_path / "samples.jsonl"
     assert certify(samples, "--calibrate-on", "0.6") == 0
     renamed = [
-        {**row, "id": f"other-{row['id']}", "dataset": "copy"} for row in with_questions(problems())
+        {
+            **row,
+            "id": f"{answer}-{row['id']}",
+            "dataset": "copy",
+            "question": f"{row['question']}\n",
+        }
+        for row in with_questions(problems())
+        for answer in "ab"
     ]
     write_samples(tmp_path / "renamed", renamed)
     capsys.readouterr()
     assert check(samples, tmp_path / "renamed") == 0
     shown = screen(capsys)
-    assert "was calibrated on 180 of 300 problems; they are left out" in shown
-    assert "here, 120 problems" in shown
+    assert "was calibrated on 360 of 600 problems; they are left out" in shown
+    assert "here, 240 problems" in shown
 
 
 def test_a_check_divides_its_level_among_the_promises(samples, tmp_path, capsys):
@@ -363,6 +371,8 @@ def test_a_data_set_on_which_the_rule_fails_is_named(tmp_path, capsys):
         in shown
     )
     assert "easy alone" not in shown
+    assert check(tmp_path / "samples.jsonl", tmp_path) == 0
+    assert "note: wrong_accepted at most 0.1 holds for all data sets mixed, but" in screen(capsys)
 
 
 def test_a_log_whose_program_stopped_by_itself_is_told_what_it_lacks(tmp_path, capsys):
