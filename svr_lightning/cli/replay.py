@@ -68,6 +68,7 @@ def run(options: argparse.Namespace) -> int:
     if recorded.independent:
         ks = [k for k in VOTES if k <= max_turns]
         found["votes"] = {name: vote(table, ks) for name, table in tables.items()}
+        del found["transitions"]  # a fresh turn mends and breaks no answer
     out = options.out or recorded.samples.parent / "replay"
     write_json(out / "replay.json", found)
     show(found, str(rule))

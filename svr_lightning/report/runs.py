@@ -81,7 +81,12 @@ class Run:
 
     @cached_property
     def budgets(self) -> list[Datasets]:
-        """:attr:`datasets` of each fixed budget of turns, from 1 on; none if ``budget`` is 0."""
+        """:attr:`datasets` of each fixed budget of turns, from 1 on.
+
+        None if ``budget`` is 0, or for fresh turns: the last of them refines no other.
+        """
+        if self.independent:
+            return []
         return [measured_under(self.tables, None, turns) for turns in range(1, self.budget + 1)]
 
     @cached_property

@@ -45,7 +45,7 @@ def all_tables(methods: Sequence[Method]) -> list[Table]:
     if any(method.votes for method in methods):
         tables.append(majority_vote(methods))
     for number, method in enumerate(methods, start=1):
-        if method.budgets and not method.votes:
+        if method.budgets:
             tables.append(fixed_budgets(method, number))
         if method.at_thresholds:
             tables += thresholds(method, number)

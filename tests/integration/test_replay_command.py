@@ -106,7 +106,9 @@ def test_fresh_turns_vote_and_every_number_is_written(tmp_path, capsys):
     shown = shown_by(capsys, save(tmp_path, rows, FRESH))
     assert "\x1b[31m" not in shown
     assert max(map(len, shown.splitlines()[:-1])) <= 80
-    votes = read_json(tmp_path / "replay" / "replay.json")["votes"]
+    found = read_json(tmp_path / "replay" / "replay.json")
+    assert "transitions" not in found
+    votes = found["votes"]
     # Of the paper's numbers of votes, three turns allow one.
     assert (votes["math500"]["maj@3"], votes[hostile]["maj@3"]) == (1.0, 0.0)
     assert "maj@5" not in votes["math500"]

@@ -158,6 +158,7 @@ def test_votes_are_means_over_seeds(tmp_path):
     save(tmp_path / "refined", refined, settings_of(Confident(), 3))
     (mixed,) = read_methods([f"A={tmp_path / part}" for part in ("one", "refined")])
     assert mixed.votes == {}  # turns that refine each other do not vote
+    assert method.budgets == mixed.budgets == []  # and the last of fresh ones is no budget
 
 
 def test_tables_are_latex_with_the_rows_that_the_runs_allow(tmp_path):
