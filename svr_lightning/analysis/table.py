@@ -273,7 +273,7 @@ class RecordedProblem(NamedTuple):
 
 def _problem(record: SampleRecord) -> RecordedProblem:
     rows = []
-    standing = None
+    standing: bool | None = False  # before the first answer there is none
     for turn, signals in zip(record.turns, record.signals, strict=True):
         if not turn.feedback:
             standing = turn.correct

@@ -37,6 +37,8 @@ def test_feedback_is_no_answer_and_the_answer_before_it_stands():
         tutor |= {"answer": None, "answer_group": 0, "feedback": True}
     right = [[0, 0], [0, 1]]
     assert transitions(turn_tables([row])["toy"]) == [right, right, right, [[0, 0], [1, 0]]]
+    row["turns"][0] |= {"correct": None, "feedback": True}  # a plan: nothing is answered yet
+    assert turn_tables([row])["toy"].correct.tolist() == [[False, False, True, True, False]]
 
 
 def test_reliability_bins_hold_their_lower_bound_and_the_last_one_holds_certainty(six):
