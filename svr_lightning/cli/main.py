@@ -141,6 +141,7 @@ def _spelled_out(arguments: list[str]) -> list[str]:
     words = iter(arguments)
     configs: list[str] = []
     flags: list[str] = []
+    last: list[str] = []
     for word in words:
         flag, equals, value = word.partition("=")
         if word == "--record":
@@ -154,13 +155,15 @@ def _spelled_out(arguments: list[str]) -> list[str]:
             text = any(character in value for character in "{}:\n")
             layers = flags if flag.startswith("--data.") else configs
             layers += ("--config", value if text else str(config_file(value)))
+        elif flag == "--data.questions_task":  # a training set behind it brings no other
+            last = [f"{flag}={value if equals else next(words, '')}"]
         elif flag == "--data.train.path":
             # Other rows: what was chosen of the earlier ones does not apply.
             of_others = ("subset", "revision", "select", "limit", "columns")
             flags += [*(f"--data.train.{key}=null" for key in of_others), word]
         else:
             flags.append(word)
-    return [*configs, *flags]
+    return [*configs, *flags, *last]
 
 
 # --- commands that need no trainer --------------------------------------------------------------

@@ -56,6 +56,8 @@ class SaveConfig(SaveConfigCallback):
 class Layer(jsonargparse.ActionConfigFile):  # type: ignore[name-defined,misc]
     """A configuration on top of those before it, whose data sets replace theirs.
 
+    A training set brings its task for questions, unless one is named with it.
+
     jsonargparse would merge data sets key by key, so that one with a path of its own would inherit
     the split, the limits and the columns of another.
     """
@@ -78,6 +80,8 @@ class Layer(jsonargparse.ActionConfigFile):  # type: ignore[name-defined,misc]
                 one_of_many = part != "train" and isinstance(data[part], dict)
                 require(not one_of_many, f"data.{part} is a list; write [{{...}}]")
                 cfg[f"data.{part}"] = None
+                if part == "train":
+                    cfg["data.questions_task"] = None
             given = values if layer == content else yaml.safe_dump(layer)
             super().__call__(parser, cfg, given, option_string)
         except (

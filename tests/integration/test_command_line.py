@@ -194,7 +194,12 @@ def test_faults_of_the_system_are_one_line_and_those_of_the_program_are_not_hidd
     ],
 )
 def test_a_data_set_of_a_later_layer_inherits_nothing(arguments, capsys):
-    train = resolved(capsys, "fit", "--config", "gsm8k", *arguments)["data"]["train"]
+    base = ("fit", "--config", "gsm8k", "--config", "{data: {questions_task: math}}")
+    data = resolved(capsys, *base, *arguments)["data"]
+    train = data["train"]
+    assert data["questions_task"] is None
+    asked = ("--data.questions_task", "countdown", *arguments)
+    assert resolved(capsys, *base, *asked)["data"]["questions_task"] == "countdown"
     expected = {"name": "mine", "task": "gsm8k", "path": "FILE", "split": "train"}
     assert {name: value for name, value in train.items() if value is not None} == expected
 
