@@ -398,7 +398,7 @@ def _check(options: argparse.Namespace) -> int:
     return BROKEN if broken else 0
 
 
-def _others(recorded: Evaluation, certificate: Certificate) -> Tables:
+def _others(recorded: Evaluation, certificate: Certificate) -> dict[str, TurnTable]:
     """The problems that share no cluster with those of the calibration, if there are any."""
     note = certificate.calibration_note(recorded.names)
     if note is None:
