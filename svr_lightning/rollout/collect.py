@@ -99,20 +99,15 @@ def run_rollout(
         for i, rollout in enumerate(recipe.rollouts(problem, driver.seeds)):
             jobs.append(Job(problem, i, rollout, decoding))
             places.append(place)
-    graded: dict[int, Graded] = {}
+    graded: list[Graded] = [[] for _ in problems]
     formats = recipe.dialogue.formats
-    for index, result in driver.stream(jobs, at_once=True):
-        trajectories = result if isinstance(result, list) else [result]
-        graded[index] = [
-            (trajectory, score_turns(trajectory.problem, trajectory.turns, formats))
-            for trajectory in trajectories
-        ]
-    of_problem: list[Graded] = [[] for _ in problems]
-    for index, place in enumerate(places):
-        of_problem[place] += graded[index]
+    for place, result in zip(places, driver.run(jobs), strict=True):
+        for trajectory in result if isinstance(result, list) else [result]:
+            scored = score_turns(trajectory.problem, trajectory.turns, formats)
+            graded[place].append((trajectory, scored))
     return [
         _reward_group(problem, results, recipe, driver.seeds)
-        for problem, results in zip(problems, of_problem, strict=True)
+        for problem, results in zip(problems, graded, strict=True)
     ]
 
 
