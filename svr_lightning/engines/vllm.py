@@ -67,7 +67,7 @@ class VLLMEngine(Engine):
         self._llm: Any = None
         self._tied = self._asleep = False
         self._eager: Callable[[], AbstractContextManager[Any]] = nullcontext
-        self._running: set[str] = set()
+        self._running: set[int] = set()
         self._stop_token_ids: list[int] = []
 
     def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
@@ -150,9 +150,9 @@ class VLLMEngine(Engine):
             flat_logprobs=True,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        name = str(request.id)
-        self._llm.llm_engine.add_request(name, {"prompt_token_ids": [*request.prompt_ids]}, params)
-        self._running.add(name)
+        prompt = {"prompt_token_ids": [*request.prompt_ids]}
+        self._llm.llm_engine.add_request(str(request.id), prompt, params)
+        self._running.add(request.id)
 
     def step(self) -> list[Output]:
         """One scheduling step: prefills and decodes chosen by vLLM."""
@@ -161,19 +161,19 @@ class VLLMEngine(Engine):
         with self._eager():
             finished = self._llm.llm_engine.step()
         outputs = [self._output(result) for result in finished]
-        self._running -= {str(output.id) for output in outputs}
+        self._running -= {output.id for output in outputs}
         return outputs
 
     def cancel(self) -> None:
         """Abort all requests."""
-        for name in sorted(self._running):
-            self.drop(int(name))
+        for request_id in sorted(self._running):
+            self.drop(request_id)
 
     def drop(self, request_id: int) -> None:
         """Abort one request."""
-        if str(request_id) in self._running:
+        if request_id in self._running:
             self._llm.llm_engine.abort_request([str(request_id)])
-            self._running.discard(str(request_id))
+            self._running.discard(request_id)
 
     def _output(self, result: Any) -> Output:
         (completion,) = result.outputs
