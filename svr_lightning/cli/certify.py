@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     accepted = "at most this share of accepted answers is wrong"
     add("--max-wrong-accepted", type=share, help=accepted)
     add("--min-accuracy", type=share, help="at least this share of answers is correct")
-    add("--max-tokens", type=tokens, help="at most so many tokens per problem on average")
+    add("--max-tokens", type=tokens, help="at most this many tokens per problem on average")
     add("--token-bound", type=tokens, help="tokens that no problem can exceed")
     add("--confidence", type=share, default=0.9, help="in all promises together (default 0.9)")
     add("--max-turns", type=int, help="T_max (default: what was recorded)")

@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--at-once",
         type=int,
         default=1,
-        help="draw so many independent samples at once instead of refining (1)",
+        help="draw this many independent samples at once instead of refining (1)",
     )
     for name, shown in (
         ("--limit", "NAME=NUMBER, such as body=2000000 or connections=100"),
