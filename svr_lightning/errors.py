@@ -82,7 +82,7 @@ def field_error(error: Exception, whole: str, kind: Any = None) -> str:
     if not rejected or not taken:
         return f"{place}: {one_line(reason)}"
     value = rejected[rejected.lastindex or 0][:100]
-    return f"{place}: {value!r} is none of {', '.join(taken)}{did_you_mean(value, taken)}"
+    return f"{place}: {value!r} is not one of {', '.join(taken)}{did_you_mean(value, taken)}"
 
 
 _REJECTED = re.compile(

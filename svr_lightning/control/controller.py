@@ -49,7 +49,7 @@ def read_reply(reply: Any) -> AnyCompletion:
     """What a client returned, as a completion of at most :data:`LONGEST_TEXT` characters.
 
     Raises:
-        ServerError: if it is none of the forms that :data:`Client` lists, or the model refused.
+        ServerError: if it is not one of the forms that :data:`Client` lists, or the model refused.
     """
     kind = type(reply).__name__
     if isinstance(reply, str):

@@ -178,7 +178,7 @@ def _read(source: DataSource) -> list[tuple[int, str, Any]]:
     rows: Any
     if local.is_file():
         if local.suffix.lower() not in SUFFIXES:
-            raise ValueError(f"{local.name} is none of {', '.join(SUFFIXES)}")
+            raise ValueError(f"{local.name} is not one of {', '.join(SUFFIXES)}")
         read = list(file_rows(local))
         places, rows = [f"{local.name}{at}" for at, _ in read], [row for _, row in read]
     else:
@@ -197,7 +197,7 @@ def _embedded(source: DataSource) -> Path:
     folder = Path(str(files("svr_lightning.tiny") / EMBEDDED[source.path]))
     splits = {file.stem: file for file in sorted(folder.glob("*.jsonl"))}
     if source.split not in splits:
-        raise ValueError(f"split {source.split!r} is none of {', '.join(splits)}")
+        raise ValueError(f"split {source.split!r} is not one of {', '.join(splits)}")
     return splits[source.split]
 
 
@@ -257,7 +257,7 @@ def _table(source: DataSource, local: Path) -> Any:
         saved = datasets.load_from_disk(path)
         if isinstance(saved, datasets.DatasetDict):
             if source.split not in saved:
-                raise ValueError(f"split {source.split!r} is none of {', '.join(saved)}")
+                raise ValueError(f"split {source.split!r} is not one of {', '.join(saved)}")
             saved = saved[source.split]
         return saved
     where = {"data_dir" if folder else "name": source.subset, "split": source.split}

@@ -261,7 +261,7 @@ def test_every_request_is_counted_and_logged_without_a_word_of_it(caplog):
         "accepted",
         "unsure",
     ]
-    assert """error="n: '2' is none of 1\"""" in caplog.messages[2]
+    assert """error="n: '2' is not one of 1\"""" in caplog.messages[2]
     assert QUESTION not in caplog.text
     assert SURE_OF not in caplog.text
 

@@ -129,7 +129,7 @@ def test_the_embedded_problems_load_by_split():
     assert all(problem.id == f"test-{problem.cluster}-{problem.id[-1]}" for problem in test)
     once = load_problems(source("test_one_order"))
     assert once == [problem for problem in test if problem.id.endswith("-0")]
-    known = "'validation' is none of dev, dev_one_order, outside, test, test_one_order, train"
+    known = "'validation' is not one of dev, dev_one_order, outside, test, test_one_order, train"
     assert known in error_of(source("validation"))
     other = DataSource(name="tiny", task="countdown", path="embedded:gsm8k")
     assert "the embedded data sets are embedded:countdown-tiny and" in error_of(other)
@@ -159,7 +159,7 @@ def test_a_path_that_can_be_no_hub_id_is_reported_without_asking_the_hub(path, m
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
-        ("rows.txt", b"question,answer\n", "rows.txt is none of .json, .jsonl, .parquet, .csv"),
+        ("rows.txt", b"question,answer\n", "rows.txt is not one of .json, .jsonl, .parquet, .csv"),
         ("rows.json", b"{}\n{}", "rows.json: invalid JSON: Extra data: line 2 column 1"),
         ("rows.json", b'{"rows": []}', "rows.json: expected a list of objects, found dict"),
         ("rows.json", b"[" * 100_000, "rows.json: invalid JSON: "),
@@ -234,7 +234,7 @@ def test_what_save_to_disk_wrote_is_read_by_split(tmp_path):
     datasets.DatasetDict(train=table, test=table.select([0])).save_to_disk(tmp_path / "two")
     assert len(load_problems(replace(gsm8k(tmp_path / "two"), split="test"))) == 1
     message = error_of(replace(gsm8k(tmp_path / "two"), split="dev"))
-    assert message.endswith("split 'dev' is none of train, test")
+    assert message.endswith("split 'dev' is not one of train, test")
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv", "rows.parquet"])
