@@ -131,8 +131,8 @@ class Result:
     reason: str
     """Why it ended, in a few words."""
     certificate: Certificate | None
-    """The certificate that applies; None without one, if a limit ended the trajectory, or if the
-    answer is the second model's."""
+    """The certificate that applies; None without one, if it was made from a log, if a limit ended
+    the trajectory, or if the answer is the second model's."""
     refusal: str | None
     """What the model said instead of another turn, if it refused."""
     unused: Unused
@@ -263,7 +263,9 @@ class Controller(Settings, _Asking):
         signals = [turn.signals for turn in turns]
         reason = limit or f"no turn was accepted by: {self.rule}"
         answer = returned = None
-        certificate = None if limit else self.certificate
+        certificate = self.certificate
+        if limit or (certificate is not None and certificate.unrecorded):
+            certificate = None
         if escalation is not None and escalation.completion is not None:
             second = escalation.completion
             answer = self.named_task.read(second.text, truncated=second.truncated).answer

@@ -225,6 +225,8 @@ def test_a_certificate_is_in_force_under_its_own_settings_alone(
     own = {"rule": found.rule, "max_turns": 4, "certificate": found}
     result = Controller(Script([SURE]), "countdown", **own).solve(QUESTION)
     assert result.certificate is found
+    own["certificate"] = certificate(tmp_path, decoding={})  # of a log, which records none
+    assert Controller(Script([SURE]), "countdown", **own).solve(QUESTION).certificate is None
     own["certificate"] = certificate(tmp_path, decoding=decoding)
     with pytest.raises(ConfigError, match=f"promises nothing for {departure}"):
         Controller(Script([]), "countdown", **own | settings)
