@@ -88,7 +88,8 @@ def show(found: Mapping[str, Any], rule: str) -> None:
         budgets = [[str(row["budget"]), *_cells(row, part)] for row in found["fixed"]]
         rows = [[f"{row['threshold']:.2f}", *_cells(row, part)] for row in found["thresholds"]]
         own = ["the run's rule", *_cells(point, part)]
-        print_table(["K", *heads], budgets, f"{title}: fixed budgets")
+        if "votes" not in found:  # the last of K fresh turns knows nothing of the others
+            print_table(["K", *heads], budgets, f"{title}: fixed budgets")
         print_table(["threshold", *heads], [*rows, own], f"{title}: adaptive")
         if "stops" in found:
             _print_stops(title, found["stops"][part])

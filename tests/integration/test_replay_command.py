@@ -114,6 +114,7 @@ def test_fresh_turns_vote_and_every_number_is_written(tmp_path, capsys):
     assert "maj@5" not in votes["math500"]
     majority = "majority of fresh turns"
     assert majority in shown
+    assert "fixed budgets" not in shown
     # Samples alone do not say how they were drawn.
     assert majority not in shown_by(capsys, save(tmp_path / "alone", rows))
 
