@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.utils.data import DataLoader, DistributedSampler
 
 from svr_lightning.analysis.metrics import AVERAGES
@@ -144,9 +144,15 @@ class SVRDataModule(LightningDataModule):
             ConfigError: for faulty data, or if a setting does not fit the data.
         """
         if stage == "fit":
-            if getattr(self.trainer, "limit_val_batches", None) != 0:
-                self.problems("val")
-            self._training()
+            validates = getattr(self.trainer, "limit_val_batches", None) != 0
+            held_out = self.problems("val") if validates else []
+            trained = {problem.question for problem in self._training()}
+            for source, problems in zip(self.sources["val"], held_out, strict=False):
+                if shared := sum(problem.question in trained for problem in problems):
+                    rank_zero_warn(
+                        f"data.val: {shared} of {len(problems)} problems of {source.label} are "
+                        "trained on, and say nothing of new ones; give data.val rows of its own"
+                    )
         elif stage is not None:
             part, setting = _EVALUATED[stage]
             if getattr(self.trainer, f"limit_{part}_batches", None) == 0:

@@ -147,6 +147,8 @@ def test_setup_reads_what_its_stage_needs_and_logs_a_fingerprint(tmp_path, caplo
     assert "sha256 " in caplog.text
     with pytest.raises(ConfigError, match="gone"):
         data.setup("test")
+    with pytest.warns(UserWarning, match="data.val: 5 of 5 problems of data source 'dev' .* are t"):
+        module(val=[made("dev", 5)]).setup("fit")
 
 
 def test_bad_rows_of_every_part_are_skipped_where_asked(tmp_path):
