@@ -278,12 +278,12 @@ def read_access(
             if value.startswith("$"):
                 value = read_key(value[1:], f"{option_name} {one_line(field_name)}") or ""
                 secrets.append(value)
+            fits = _HEADER_NAME.fullmatch(field_name) and value.isascii() and value == value.strip()
+            require(
+                f"{field_name}{value}".isprintable() and (name == "query" or bool(fits)),
+                f"{option_name} {one_line(field_name)}: cannot be sent as a {name.rstrip('s')}",
+            )
             read[name][field_name] = value
-    for field_name, value in read["headers"].items():
-        require(
-            bool(_HEADER_NAME.fullmatch(field_name)) and value.isascii() and value.isprintable(),
-            f"{option.format('headers')} {one_line(field_name)}: cannot be sent as a header",
-        )
     return Access(key=key, secrets=secrets, **read)
 
 

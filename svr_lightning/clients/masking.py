@@ -8,6 +8,7 @@ import html
 import re
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import quote_plus
 
 from svr_lightning.errors import one_line
 
@@ -77,6 +78,7 @@ def _spellings_of(character: str) -> str:
         f"&#{code};",
         f"&#x{code:x};",
         html.escape(character),
+        quote_plus(character),
     }
     return f"(?:{'|'.join(map(re.escape, sorted(spelled)))})"
 

@@ -5,7 +5,7 @@ import json
 import sys
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -412,7 +412,7 @@ def test_a_servers_message_becomes_one_short_line():
     assert "secret" not in line(b"x" * 285 + b" my-secret-key", "my-secret-key")
 
 
-KEY = 'sk-proj/a+b"c&d'
+KEY = 'sk-proj/a+b"c&d e'
 
 
 @pytest.mark.parametrize(
@@ -423,6 +423,7 @@ KEY = 'sk-proj/a+b"c&d'
         quote(KEY),
         quote(KEY, safe=""),
         quote(quote(KEY, safe=""), safe=""),
+        quote_plus(KEY),
         html.escape(KEY),
         json.dumps(KEY)[1:-1],
         json.dumps(KEY)[1:-1].replace("/", r"\/").replace("&", r"\u0026"),
@@ -517,6 +518,8 @@ def test_a_server_that_cannot_be_asked_is_one_line_without_secrets(change, said)
         ({"api key": "x"}, {}, "--x-headers api key: cannot be sent as a header"),
         ({"x": "a\r\nb: c"}, {}, "--x-headers x: cannot be sent as a header"),
         ({"Content-Length": "3"}, {}, "--x-headers Content-Length: cannot be sent"),
+        ({"x": " a"}, {}, "--x-headers x: cannot be sent as a header"),
+        ({}, {"v": "\ud800"}, "--x-query v: cannot be sent as a query"),
         ({"x": 3}, {}, "--x-headers must map names to texts"),
         ({}, [], "--x-query must map names to texts"),
     ],
