@@ -69,8 +69,8 @@ def prepare() -> None:
         if equal_answers_apart("x+1", "1+x"):
             return
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "svr_lightning.tasks.worker"],
+        done = subprocess.run(  # noqa: S603
+            _command(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=SECONDS,
@@ -89,8 +89,8 @@ def prepare() -> None:
 
 
 def _start() -> Any:
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "svr_lightning.tasks.worker"],
+    return subprocess.Popen(  # noqa: S603
+        _command(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -101,9 +101,20 @@ def _start() -> Any:
     )
 
 
+def _command() -> list[str]:
+    """It looks for packages where this process does; "" is the working directory.
+
+    PYTHONPATH could not name a folder with a colon.
+    """
+    worker = (
+        "import sys; sys.path = sys.argv[1:]; from svr_lightning.tasks.worker import main; main()"
+    )
+    places = [os.path.abspath(place) for place in [str(_ROOT), *sys.path]]
+    return [sys.executable, "-P", "-c", worker, *places]
+
+
 def _environment() -> dict[str, str]:
-    """As little as possible, and the places of this process's packages, which the user may set."""
+    """As little as possible."""
     names = ("LD_LIBRARY_PATH", "HOME")
     variables = {name: os.environ[name] for name in names if name in os.environ}
-    places = [str(_ROOT), *(os.path.abspath(place) for place in sys.path if place)]
-    return {**variables, "PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"}
+    return {**variables, "OMP_NUM_THREADS": "1"}

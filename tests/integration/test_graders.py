@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
@@ -78,18 +79,24 @@ def test_a_worker_that_does_not_answer_is_killed_and_the_next_answer_is_compared
     assert equal_answers_apart("x+2", "2+x")
 
 
+BARE = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
+"""The interpreter without an environment."""
+
+
+def test_the_worker_has_the_packages_of_the_working_directory_whatever_its_name(tmp_path):
+    here = tmp_path / "a:b"
+    here.symlink_to(Path(msgspec.__file__).parents[1])
+    code = f"import sys; sys.path[:0] = ['', {str(ROOT)!r}]\n"
+    code += "from svr_lightning.tasks.symbolic import equal_answers_apart\n"
+    code += "print(equal_answers_apart('x+1', '1+x'))"
+    done = ran(BARE, "-P", "-c", code, cwd=here)
+    assert done.stdout == "True\n", done.stderr
+
+
 def packages_by_environment(code: str, *hidden: str) -> subprocess.CompletedProcess[str]:
     """Run code in the interpreter without an environment; PYTHONPATH alone has the packages."""
-    base = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
     places = [str(ROOT), *hidden, *(place for place in sys.path if "site-packages" in place)]
-    return subprocess.run(
-        [base if base.exists() else sys.executable, "-P", "-c", code],
-        env={"PYTHONPATH": os.pathsep.join(places), "HOME": os.environ.get("HOME", "/")},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    return ran(BARE, "-P", "-c", code, PYTHONPATH=os.pathsep.join(places))
 
 
 def test_the_worker_has_the_packages_that_its_parent_has_by_pythonpath():
