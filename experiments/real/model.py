@@ -78,7 +78,7 @@ MODELS = {
 def missing_package() -> str | None:
     """Why SmolLM2 cannot be made here, and how to change that; None where it can."""
     if find_spec("gguf") is None:
-        return "the package gguf is not installed: pip install 'svr-lightning[real]'"
+        return "the package gguf is not installed: pip install 'gguf>=0.17'"
     packed = MODELS["smollm2"]
     if find_spec(packed.package) is None:
         return f"the package {packed.package} is not installed: {packed.cure}"
@@ -97,7 +97,7 @@ def make(name: str, out: Path, wheels: Path = Path()) -> None:
         ConfigError: if a package or a wheel is missing, or the file is another one.
     """
     packed = MODELS[name]
-    require(find_spec("gguf") is not None, "gguf is missing: pip install 'svr-lightning[real]'")
+    require(find_spec("gguf") is not None, "gguf is missing: pip install 'gguf>=0.17'")
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent) as folder:
         source = Path(folder) / "model.gguf"

@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import signal
 import sys
 from contextvars import copy_context
 from importlib import import_module
@@ -70,7 +71,21 @@ key is in OPENAI_API_KEY or in the variable that --model.engine.api_key_env name
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; 0 is success, 2 a fault of the configuration or the data."""
     _open_closed_streams()
-    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = _run(sys.argv[1:] if arguments is None else arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # nobody reads the output any more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 128 + signal.SIGPIPE
+    except (ConfigError, ImportError, OSError, RuntimeError) as error:
+        if (message := explain(error)) is None:
+            raise
+        print(error_line(message), file=sys.stderr)
+        return USER_FAULT
+    return code
+
+
+def _run(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         groups = {"training": TRAINING, "reading": READING, "serving": SERVING}
         listed = {name: _listed(group) for name, group in groups.items()}
@@ -82,19 +97,13 @@ def main(arguments: list[str] | None = None) -> int:
 
         print(__version__)
         return 0
-    try:
-        if command in READING | SERVING:
-            return read_files(command, rest)
-        if command not in TRAINING:
-            known = [*TRAINING, *READING, *SERVING]
-            hint = did_you_mean(command, known)
-            raise ConfigError(f"unknown command {command!r}{hint}; commands: {', '.join(known)}")
-        _train(command, rest)
-    except (ConfigError, ImportError, OSError, RuntimeError) as error:
-        if (message := explain(error)) is None:
-            raise
-        print(error_line(message), file=sys.stderr)
-        return USER_FAULT
+    if command in READING | SERVING:
+        return read_files(command, rest)
+    if command not in TRAINING:
+        known = [*TRAINING, *READING, *SERVING]
+        hint = did_you_mean(command, known)
+        raise ConfigError(f"unknown command {command!r}{hint}; commands: {', '.join(known)}")
+    _train(command, rest)
     return 0
 
 

@@ -387,4 +387,10 @@ def test_a_package_that_is_missing_is_named_as_the_project_declares_it():
     for package, extra in (("vllm", "vllm"), ("starlette", "serve"), ("uvicorn", "serve")):
         line = str(explain(ModuleNotFoundError(f"No module named {package!r}", name=package)))
         assert all(f"'{requirement}'" in line for requirement in extras[extra])
-        assert "svr-lightning[" not in line  # no index has it
+    sources = [*ROOT.glob("svr_lightning/**/*.py"), *ROOT.glob("e*/**/*.py")]  # no index has it
+    assert [path for path in sources if "install 'svr-lightning" in path.read_text()] == []
+
+
+def test_output_that_nobody_reads_ends_a_command_without_a_word():
+    done = ran("sh", "-c", '("$0" -m svr_lightning; echo $? >&2) | true', sys.executable)
+    assert done.stderr == f"{128 + signal.SIGPIPE}\n"
