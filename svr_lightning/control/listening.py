@@ -5,8 +5,12 @@ process has no file descriptor left. Its parser h11 bounds headers; another one 
 """
 
 import asyncio
+import contextlib
+import fcntl
 import resource
 import socket
+import sys
+import termios
 from functools import partial
 from typing import Any
 
@@ -23,8 +27,6 @@ _OTHER_FILES = 64
 """File descriptors besides those of connections."""
 _LINGER = 1.0
 """Seconds for a client to read why its request was refused before it was sent."""
-_UNSENT = 2**17
-"""Bytes of an answer that the system takes before it can send them."""
 _QUEUE = 1024
 """Connections that the system holds until this process takes them."""
 
@@ -77,6 +79,16 @@ class _Connection(H11Protocol):
         """Bytes of an answer that the client had not taken when the present wait began."""
 
     @property
+    def _untaken(self) -> int:
+        """Bytes of an answer that the client has not taken: here, and those the system has."""
+        held: int = self.transport.get_write_buffer_size()
+        with contextlib.suppress(OSError, ValueError):  # a connection that is gone
+            connection = self.transport.get_extra_info("socket")
+            queued = fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4))
+            held += int.from_bytes(queued, sys.byteorder)
+        return held
+
+    @property
     def _busy(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
@@ -120,12 +132,12 @@ class _Connection(H11Protocol):
         self._stop_waiting()
         if not self.transport.is_closing():
             self._listener.waiting[self] = None
-        self._unsent = self.transport.get_write_buffer_size()
+        self._unsent = self._untaken
         self._timer = self.loop.call_later(seconds, self._end_of_wait, seconds)
 
     def _end_of_wait(self, seconds: float) -> None:
         """Close, unless the client is slow and has taken more of its answer meanwhile."""
-        if self.transport.get_write_buffer_size() < self._unsent:
+        if 0 < self._untaken < self._unsent:
             self._wait(seconds)
         else:
             self.transport.abort()
@@ -146,8 +158,6 @@ def bound(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Its connections inherit this: clients that vanished without a word are noticed in the end.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # This too: whether a client takes its answer shows in what this process still holds of it.
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
     try:
         listening.bind((host, port))
     except (OSError, OverflowError) as error:

@@ -307,14 +307,14 @@ class ChatServer:
 
 
 class _SlashIgnored:
-    """Takes ``/v1/models/`` for ``/v1/models``: a redirect would lose the body, and the https."""
+    """Takes ``/v1//models/`` for ``/v1/models``: a redirect would lose the body, and the https."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            scope = {**scope, "path": scope["path"].rstrip("/") or "/"}
+            scope = {**scope, "path": re.sub("/+", "/", scope["path"]).rstrip("/") or "/"}
         await self._app(scope, receive, send)
 
 
