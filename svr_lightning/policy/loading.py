@@ -99,10 +99,17 @@ def _read_model(source: str, config: PolicyConfig) -> Any:
                 dtype=torch.float32,
                 attn_implementation=config.attn_implementation,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are named below
                 trust_remote_code=False,
             )
     except Exception as error:
         raise ConfigError(_unreadable("model", source, error)) from error
+    if odd := sorted(report["mismatched_keys"]):
+        name, saved, expected = odd[0]
+        raise ConfigError(
+            f"model.policy.path={source!r}: the weight {one_line(name)} is {[*saved]}, and by "
+            f"config.json {[*expected]}; correct config.json, or save the checkpoint again"
+        )
     # transformers would draw weights that are missing at random.
     absent, other = sorted(report["missing_keys"]), sorted(report["unexpected_keys"])
     instead = f"; it has others, such as {one_line(other[0])}" if other else ""
@@ -125,7 +132,11 @@ def _unreadable(what: str, source: str, error: Exception) -> str:
             f"model.policy.path={source!r}: the {what} needs Python code in its own folder "
             "(auto_map), which is never run; use an architecture of transformers"
         )
-    cure = "download it again" if Path(source).exists() else "check the spelling and the network"
+    cure = (
+        "correct its files or download it again"
+        if Path(source).exists()
+        else "check the spelling and the network"
+    )
     return f"model.policy.path={source!r}: the {what} cannot be read ({reason[0]}); {cure}"
 
 

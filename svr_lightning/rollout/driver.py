@@ -266,7 +266,16 @@ class Driver:
 
 
 def completion_of(renderer: Renderer, prompt_ids: Sequence[int], output: Output) -> Completion:
-    """The tokens that an engine sampled, with their text."""
+    """The tokens that an engine sampled, with their text.
+
+    Raises:
+        ConfigError: if their log-probabilities are NaN or infinite: they were drawn from nothing.
+    """
+    require(
+        all(map(math.isfinite, output.logprobs)),
+        "the policy's probabilities are NaN or infinite: its config.json or its weights are "
+        "damaged, or too large for the precision it computes in",
+    )
     return Completion(
         prompt_ids=tuple(prompt_ids),
         token_ids=output.token_ids,

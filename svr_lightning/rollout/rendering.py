@@ -67,7 +67,8 @@ class Renderer:
         self.max_model_len = max_model_len
         self._kwargs = chat_template_kwargs or {}
         self._vocabulary = vocabulary
-        declared = (tokenizer.eos_token_id, tokenizer.pad_token_id)
+        ends = end_of_turn(tokenizer).values()
+        declared = (tokenizer.eos_token_id, tokenizer.pad_token_id, *ends)
         self._require_embeddings([token for token in declared if token is not None])
         self._find_place_of_system()
         control = _control_tokens(tokenizer)

@@ -129,6 +129,13 @@ def test_a_token_of_the_chat_template_that_the_model_lacks_is_refused(folder):
     assert_refused(folder, "'Now:' is number 1200; put the model's own")
 
 
+def test_an_end_of_turns_that_the_model_lacks_is_refused(folder):
+    add_token(folder, "<|end|>")
+    template = folder / "chat_template.jinja"
+    template.write_text(template.read_text().replace("<|im_end|>", "<|end|>"))
+    assert_refused(folder, r"'<\|end\|>' is number 1200; put the")
+
+
 @pytest.mark.parametrize("role", ["eos_token", "pad_token"])
 def test_an_end_or_a_padding_that_the_model_lacks_is_refused(role, folder):
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -157,6 +164,19 @@ def test_a_weight_that_is_not_finite_is_named(name, value, folder):
     with weights_of(folder) as weights:
         weights[name].view(-1)[-1] = value
     assert_refused(folder, f"the weight {name} holds NaN or infinite values")
+
+
+def test_a_policy_that_computes_nan_gives_no_answer(folder, tmp_path, capsys):
+    change(folder / "config.json", rms_norm_eps=math.nan)
+    asked = (*COMMANDS[3], "--model.policy.path", folder)
+    line = refused(capsys, *asked, "--trainer.default_root_dir", tmp_path / "run")
+    assert line.startswith("the policy's probabilities are NaN or infinite: its config.json or")
+
+
+def test_a_weight_of_another_shape_than_the_configuration_says_is_named(folder):
+    with weights_of(folder) as weights:
+        weights["model.norm.weight"] = torch.ones(90)
+    assert_refused(folder, r"the weight model.norm.weight is \[90\], and by config.json \[96\]")
 
 
 @pytest.fixture
