@@ -241,16 +241,9 @@ class SVRCommandLine(LightningCLI):
     def before_fit(self) -> None:
         """Refuse a new run in the folder of another: it would overwrite logs and policy."""
         root = Path(self.trainer.default_root_dir)
-        if self._ckpt_path == "last" and not _checkpoints(self.trainer):
-            counts = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
-            restarted = any(os.environ.get(name, "0") != "0" for name in counts)  # after a fault
-            require(
-                restarted or not (root / "metrics.csv").exists(),
-                f"--ckpt_path last: {root} holds another run without a checkpoint; leave the "
-                "option out to begin again in its place, or give --trainer.default_root_dir",
-            )
         if self._ckpt_path is None:
-            found = [*_checkpoints(self.trainer), *(p for p in [root / "policy"] if p.exists())]
+            policy = [path for path in [root / "policy"] if path.exists()]
+            found = [*self.trainer.last_checkpoints, *policy]
             require(
                 not found,
                 f"{root} holds another run ({found[0] if found else ''}); resume it with "
@@ -260,7 +253,7 @@ class SVRCommandLine(LightningCLI):
     def after_fit(self) -> None:
         """Name the run's checkpoint and policy, and the next command."""
         root = Path(self.trainer.default_root_dir)
-        left = [("last checkpoint", path) for path in _checkpoints(self.trainer)[-1:]]
+        left = [("last checkpoint", path) for path in self.trainer.last_checkpoints[-1:]]
         left += [("policy", str(path)) for path in [root / "policy"] if path.is_dir()]
         for name, path in left:
             rank_zero_info(f"{name}: {path}")
@@ -276,7 +269,7 @@ class SVRCommandLine(LightningCLI):
             "--ckpt_path: model.engine is a server, which has weights of its own; leave one out",
         )
         require(
-            self._ckpt_path != "last" or bool(_checkpoints(self.trainer)),
+            self._ckpt_path != "last" or bool(self.trainer.last_checkpoints),
             f"--ckpt_path last: there is no checkpoint under {self.trainer.default_root_dir}; give "
             "the run's --trainer.default_root_dir, or a file",
         )
@@ -303,11 +296,6 @@ class SVRCommandLine(LightningCLI):
 
     def _parse_ckpt_path(self) -> None:
         """Configuration files and flags win over the hyperparameters in a checkpoint."""
-
-
-def _checkpoints(trainer: SVRTrainer) -> list[str]:
-    """The checkpoints that ``last`` may mean: files, or folders of a sharded strategy."""
-    return [p for saver in trainer.savers for p in sorted(saver._find_last_checkpoints(trainer))]
 
 
 _KEPT_FOR_A_SERVER = (

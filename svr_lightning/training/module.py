@@ -160,8 +160,6 @@ class SVRModule(PolicyModule):
             f"model.engine={type(self.engine).__name__} returns no token ids, which training "
             "needs; leave model.engine out, or use TransformersEngine or VLLMEngine",
         )
-        for logger in self.trainer.loggers:
-            logger.log_hyperparams(self.run_config)
         sharded = isinstance(self.trainer.strategy, SVRDeepSpeedStrategy)
         require(
             not (sharded and self.policy_config.lora),
@@ -183,6 +181,7 @@ class SVRModule(PolicyModule):
     def on_train_start(self) -> None:
         """Cut the logs of a resumed run back to the checkpoint, and continue on its schedule."""
         for logger in self.trainer.loggers:
+            logger.log_hyperparams(self.run_config)
             if isinstance(logger, CSVLog):
                 logger.keep(lambda step, _: step <= self.global_step)
         set_scheduled_rates(self.lr_schedulers())

@@ -204,7 +204,8 @@ def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif value is None or type(value) in (bool, int, float, str, list, tuple, dict):
         yield key, value
     else:  # loading a checkpoint runs no code, so that it cannot hold a function or an object
-        yield key, getattr(value, "__qualname__", type(value).__qualname__)
+        named = value if hasattr(value, "__qualname__") else type(value)
+        yield key, f"{named.__module__}.{named.__qualname__}"
 
 
 class SVRTrainer(Trainer):
@@ -275,6 +276,11 @@ class SVRTrainer(Trainer):
         return [c for c in self.checkpoint_callbacks if isinstance(c, ModelCheckpoint)]
 
     @property
+    def last_checkpoints(self) -> list[str]:
+        """What ``last`` may mean: files, or folders of a sharded strategy."""
+        return [p for saver in self.savers for p in sorted(saver._find_last_checkpoints(self))]
+
+    @property
     def estimated_stepping_batches(self) -> float:
         """Optimizer steps of the whole run; a rollout may have several."""
         if self.max_epochs == -1:
@@ -283,6 +289,39 @@ class SVRTrainer(Trainer):
         updates: int = self.lightning_module.updates_per_rollout  # type: ignore[assignment]
         steps = self.num_training_batches * updates * max(self.max_epochs or 0, 1)
         return steps if self.max_steps == -1 else min(steps, self.max_steps)
+
+    def fit(
+        self,
+        model: Any,
+        train_dataloaders: Any = None,
+        val_dataloaders: Any = None,
+        datamodule: Any = None,
+        ckpt_path: str | Path | None = None,
+        weights_only: bool | None = None,
+    ) -> None:
+        """Train.
+
+        Args:
+            model: the module.
+            train_dataloaders: not read.
+            val_dataloaders: not read.
+            datamodule: the problems.
+            ckpt_path: what to resume from: a file, or last, which begins anew in a new folder.
+            weights_only: whether a checkpoint may hold plain values only; here always so.
+
+        Raises:
+            ConfigError: if it is last, and the folder holds a run without a checkpoint.
+        """
+        counts = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+        restarted = any(os.environ.get(name, "0") != "0" for name in counts)  # after a fault
+        root = Path(self.default_root_dir)
+        left = [name for name in ("metrics.csv", "policy") if (root / name).exists()]
+        require(
+            ckpt_path != "last" or restarted or not left or bool(self.last_checkpoints),
+            f"--ckpt_path last: {root} holds another run without a checkpoint; remove its "
+            f"{' and '.join(left)} to begin again in its place, or give --trainer.default_root_dir",
+        )
+        super().fit(model, train_dataloaders, val_dataloaders, datamodule, ckpt_path, weights_only)
 
     def export(self, model: Any, datamodule: Any, ckpt_path: str | None = None) -> None:
         """Write the policy of a checkpoint to ``export/policy/``, for ``from_pretrained``.

@@ -2,6 +2,7 @@
 
 import fcntl
 import logging
+import math
 import os
 import warnings
 from collections.abc import Sequence
@@ -181,6 +182,7 @@ def saved(tmp_path_factory) -> Path:
             "model.sampling.max_completion_tokens=48, .* model.sampling.temperature=0.5, but",
         ),
         ({"reference": ReferenceConfig(every=3)}, "model.reference.every=3, but .* with 2"),
+        ({"recipe": recipe(custom_reward=math.prod)}, "custom_reward=math.prod, but .* with None"),
         ({"resample": "batch"}, "model.resample=batch, but .* with off"),
         ({"precision": "bf16-mixed"}, "trainer.precision=bf16-mixed, but .* with 32-true"),
     ],
@@ -218,6 +220,12 @@ def test_a_run_with_an_object_among_its_settings_resumes(tmp_path):
     resumed = trainer(tmp_path, max_steps=2)
     resumed.fit(module(recipe=recipe(custom_reward=Correct())), data(), ckpt_path=path)
     assert resumed.global_step == 2
+
+
+def test_the_folder_of_a_run_without_a_checkpoint_is_not_begun_again_by_a_resume(tmp_path):
+    (tmp_path / "policy").mkdir()
+    with pytest.raises(ConfigError, match="without a checkpoint; remove its policy to begin"):
+        trainer(tmp_path, max_steps=1).fit(module(), data(), ckpt_path="last")
 
 
 def test_only_one_process_trains_in_a_folder(tmp_path):
