@@ -1,7 +1,6 @@
 """The two graders, and the process that the second one keeps."""
 
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -81,38 +80,26 @@ def test_a_worker_that_does_not_answer_is_killed_and_the_next_answer_is_compared
 
 BARE = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
 """The interpreter without an environment."""
+PACKAGES = Path(msgspec.__file__).parents[1]
 
 
-def test_the_worker_has_the_packages_of_the_working_directory_whatever_its_name(tmp_path):
-    here = tmp_path / "a:b"
-    here.symlink_to(Path(msgspec.__file__).parents[1])
-    code = f"import sys; sys.path[:0] = ['', {str(ROOT)!r}]\n"
-    code += "from svr_lightning.tasks.symbolic import equal_answers_apart\n"
-    code += "print(equal_answers_apart('x+1', '1+x'))"
-    done = ran(BARE, "-P", "-c", code, cwd=here)
-    assert done.stdout == "True\n", done.stderr
-
-
-def packages_by_environment(code: str, *hidden: str) -> subprocess.CompletedProcess[str]:
-    """Run code in the interpreter without an environment; PYTHONPATH alone has the packages."""
-    places = [str(ROOT), *hidden, *(place for place in sys.path if "site-packages" in place)]
-    return ran(BARE, "-P", "-c", code, PYTHONPATH=os.pathsep.join(places))
-
-
-def test_the_worker_has_the_packages_that_its_parent_has_by_pythonpath():
+def test_the_worker_has_the_packages_that_its_parent_has(tmp_path):
+    here = tmp_path / "a:b"  # PYTHONPATH cannot name it
+    here.symlink_to(PACKAGES)
     code = (
-        "from svr_lightning.tasks.grading import get_grader; get_grader('symbolic').prepare()\n"
+        "import sys; sys.path.insert(0, '')\n"
         "from svr_lightning.tasks.symbolic import equal_answers_apart\n"
         "print(equal_answers_apart('x+1', '1+x'), equal_answers_apart('x+1', 'x+2'))\n"
     )
-    done = packages_by_environment(code)
+    done = ran(BARE, "-P", "-c", code, cwd=here, PYTHONPATH=str(ROOT))
     assert done.stdout == "True False\n", done.stderr
 
 
 def test_a_grader_that_cannot_work_here_says_so_before_the_first_answer(tmp_path):
     (tmp_path / "sympy.py").write_text("raise ImportError('this sympy is broken')\n")
     code = "from svr_lightning.tasks.grading import get_grader; get_grader('symbolic').prepare()"
-    done = packages_by_environment(code, str(tmp_path))
+    places = os.pathsep.join(map(str, (ROOT, tmp_path, PACKAGES)))
+    done = ran(BARE, "-P", "-c", code, PYTHONPATH=places)
     assert "ConfigError: the grader 'symbolic' compares answers in a process" in done.stderr
     assert done.stderr.rstrip().endswith("ImportError: this sympy is broken")
 
