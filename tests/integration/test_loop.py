@@ -222,10 +222,11 @@ def test_a_run_with_an_object_among_its_settings_resumes(tmp_path):
     assert resumed.global_step == 2
 
 
-def test_the_folder_of_a_run_without_a_checkpoint_is_not_begun_again_by_a_resume(tmp_path):
-    (tmp_path / "policy").mkdir()
-    with pytest.raises(ConfigError, match="without a checkpoint; remove its policy to begin"):
-        trainer(tmp_path, max_steps=1).fit(module(), data(), ckpt_path="last")
+@pytest.mark.parametrize("left", ["metrics.csv", "policy"])
+def test_a_used_folder_without_a_checkpoint_is_not_begun_again_by_a_resume(tmp_path, left):
+    (tmp_path / left).touch()
+    with pytest.raises(ConfigError, match=f"without a checkpoint; remove its {left} to begin"):
+        trainer(tmp_path).fit(module(), data(), ckpt_path="last")
 
 
 def test_only_one_process_trains_in_a_folder(tmp_path):
