@@ -151,7 +151,8 @@ class SVRDataModule(LightningDataModule):
                 if shared := sum(problem.question in trained for problem in problems):
                     rank_zero_warn(
                         f"data.val: {shared} of {len(problems)} problems of {source.label} are "
-                        "trained on, and say nothing of new ones; give data.val rows of its own"
+                        "also trained on, so they do not measure new ones; give data.val rows "
+                        "of its own"
                     )
         elif stage is not None:
             part, setting = _EVALUATED[stage]

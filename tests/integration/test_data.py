@@ -147,7 +147,7 @@ def test_setup_reads_what_its_stage_needs_and_logs_a_fingerprint(tmp_path, caplo
     assert "sha256 " in caplog.text
     with pytest.raises(ConfigError, match="gone"):
         data.setup("test")
-    with pytest.warns(UserWarning, match="data.val: 5 of 5 problems of data source 'dev' .* are t"):
+    with pytest.warns(UserWarning, match="data.val: 5 of 5 problems of data source 'dev' .* are"):
         module(val=[made("dev", 5)]).setup("fit")
 
 
