@@ -25,17 +25,17 @@ from svr_lightning.core.metrics import auroc_of_counts
 
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201)
 """The 97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom."""
-AUROC = "AUROC of what it states"
+AUROC = "AUROC of the stated confidence"
 DIFFERENCES = {
     "stated: after - before": ((STATED, AFTER), (STATED, BEFORE)),
     "stated - best free stop, after": ((STATED, AFTER), (FREE, AFTER)),
     "with the probability: after - before": ((PROBABLE, AFTER), (PROBABLE, BEFORE)),
     "with the probability - best free stop, after": ((PROBABLE, AFTER), (FREE, AFTER)),
-    "AUROC of what it states: after - before": ((AUROC, AFTER), (AUROC, BEFORE)),
+    "AUROC of the stated confidence: after - before": ((AUROC, AFTER), (AUROC, BEFORE)),
 }
 EXACT_CREDIT = {
     "stated": ((STATED, EXACT), (STATED, AFTER)),
-    "AUROC of what it states": ((AUROC, EXACT), (AUROC, AFTER)),
+    "AUROC of the stated confidence": ((AUROC, EXACT), (AUROC, AFTER)),
 }
 """What exact credit adds to SVR+; the p-values of these comparisons are corrected together."""
 Measured = Mapping[int, Floats]

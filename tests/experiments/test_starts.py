@@ -72,7 +72,7 @@ def test_what_is_stated_is_ranked_before_and_after():
     found = table(two_starts())
     by_arm = {name: one["mean"] for name, one in found["auroc"].items()}
     assert by_arm == {BEFORE: 0.0, AFTER: 1.0, EXACT: 0.0}
-    gain = found["differences"]["AUROC of what it states: after - before"]
+    gain = found["differences"]["AUROC of the stated confidence: after - before"]
     assert gain["by_start"] == {1: 1.0, 2: 1.0}
 
 
@@ -84,7 +84,7 @@ def test_a_tie_between_a_right_and_a_wrong_answer_counts_one_half():
 def test_exact_credit_is_compared_on_the_starts_that_have_it():
     found = table(two_starts())["exact_credit"]
     assert found["stated"]["by_start"] == {2: -0.25}
-    assert found["AUROC of what it states"]["by_start"] == {2: -1.0}
+    assert found["AUROC of the stated confidence"]["by_start"] == {2: -1.0}
     # One start says nothing of another.
     assert (found["stated"]["p"], found["stated"]["over_starts"]) == (None, None)
 
@@ -100,7 +100,7 @@ def test_the_p_value_of_exact_credit_is_that_of_the_t_test():
     found = table(replace(both, starts=starts))["exact_credit"]
     assert found["stated"]["p"] == pytest.approx(0.204833, abs=1e-6)
     assert found["stated"]["p_holm"] == pytest.approx(found["stated"]["p"], abs=1e-6)  # alone
-    assert found["AUROC of what it states"]["p"] is None
+    assert found["AUROC of the stated confidence"]["p"] is None
 
 
 def test_an_interval_over_three_starts():

@@ -369,7 +369,7 @@ def test_the_comparison_shows_what_the_self_check_is_worth_at_equal_tokens(tmp_p
     for way in (
         "first answer",
         "best stop without the self-check",
-        "fresh samples, by what it states",
+        "fresh samples, stated check",
         "fresh samples, and the verdict's",
         "fresh samples, by the paper's rule",
         "fresh samples, a program evaluates",
