@@ -90,23 +90,19 @@ def expected_score(logits: Tensor, scores: Tensor, temperature: float) -> Tensor
     return ((logits.float() / temperature).softmax(dim=-1) * scores).sum(dim=-1)
 
 
-def score_divergence(logits: Tensor, scores: Tensor, temperature: float) -> Tensor:
-    """[C] KL(p || q) in nats, with q_a proportional to exp(s_a / temperature).
+def near_target(stated: Tensor, target: Tensor, spread: float) -> Tensor:
+    """[C, A] what a choice among stated probabilities is to learn, for a target in [0, 1].
 
-    p = softmax(logits) over the alternatives alone. Up to a constant this is minus the expected
-    score over ``temperature``, minus the entropy of p. So p keeps alternatives that it has yet to
-    compare, and over answers of which a share y is right, it is least where p is proportional to
-    exp(mean score / temperature): with a proper score the likeliest confidence is y itself.
+    q_a is proportional to exp(-(stated_a - target)^2 / (2 spread^2)). For a target that the policy
+    can know, its likeliest alternative becomes the one closest to it. A label of 0 or 1 it cannot
+    know: from q, which is nearly one-hot then, it learns the label's probability.
 
     Args:
-        logits: [C, A], of the alternatives' tokens; -inf where a choice has fewer.
-        scores: [C, A].
-        temperature: in units of the score, > 0.
+        stated: [C, A] the probability that each alternative states; infinite where there is none.
+        target: [C].
+        spread: a standard deviation, > 0.
     """
-    fewer = torch.isinf(logits)
-    logp = logits.float().log_softmax(dim=-1)
-    logq = (scores / temperature).masked_fill(fewer, -torch.inf).log_softmax(dim=-1)
-    return (logp.exp() * (logp - logq).masked_fill(fewer, 0.0)).sum(dim=-1)
+    return (-((stated - target.unsqueeze(1)) ** 2) / (2 * spread**2)).softmax(dim=-1)
 
 
 def behaviour_weights(trainer_logprobs: Tensor, engine_logprobs: Tensor, mask: Tensor) -> Tensor:

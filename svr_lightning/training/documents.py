@@ -2,10 +2,10 @@
 
 Pure functions; :mod:`svr_lightning.training.warmstart` samples, and trains on them.
 
-A self-check that tells the label would teach a policy to guess: what it cannot predict it learns as
-a distribution, whose likeliest words say the same of most answers. So every written self-check is
-drawn, whatever the label. The policy learns at its verdict and its confidence from what every
-alternative would earn there (:func:`svr_lightning.core.credit.check_choices`).
+A confidence that tells the label would teach a policy to guess: what it cannot predict it learns as
+a distribution, whose likeliest value is the same for most answers. So every written self-check is
+drawn, whatever the label. The verdict learns the label, as a probability; the confidence learns to
+say what the verdict's probability is (:func:`svr_lightning.core.losses.near_target`).
 """
 
 import random
@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from svr_lightning.analysis.records import TurnRecord
-from svr_lightning.core.credit import check_choices
 from svr_lightning.core.parsing import (
     ANSWER_CLOSE,
     ANSWER_OPEN,
@@ -24,9 +23,10 @@ from svr_lightning.core.parsing import (
     THINK_CLOSE,
     THINK_OPEN,
     SelfCheckFields,
+    decimals_span,
     self_check_start,
+    verdict_span,
 )
-from svr_lightning.core.rewards import RewardWeights
 from svr_lightning.core.types import (
     Choice,
     FinishReason,
@@ -65,7 +65,7 @@ class Document:
     correct: bool | None
     """y_t of the completion's answer; None where it gives none."""
     choices: tuple[Choice, ...] = field(default=(), kw_only=True)
-    """Places of the completion that are learned by what each alternative would earn there."""
+    """Verdict and confidence, see :func:`stated_choices`. None teaches what was drawn."""
 
     @property
     def solution(self) -> str:
@@ -120,6 +120,33 @@ def written_solution(task: Task, text: str) -> str | None:
     return f"{THINK_OPEN}\n{words}\n{THINK_CLOSE}\n{request}"
 
 
+STATES = {Verdict.CORRECT: 1.0, Verdict.INCORRECT: 0.0, Verdict.UNSURE: 0.5}
+"""The probability of being right that a verdict states."""
+
+
+def stated_choices(text: str, start: int) -> tuple[Choice, ...]:
+    """The verdict and the confidence of a self-check, as far as they are there, in this order.
+
+    The score of each alternative is the probability of being right that it states.
+
+    Args:
+        text: a completion.
+        start: where the part of it begins from which the self-check was read.
+    """
+    choices = []
+    span = verdict_span(text, start)
+    if span is not None:
+        words = tuple(verdict.value for verdict in STATES)
+        choices.append(Choice(span=span, alternatives=words, scores=tuple(STATES.values())))
+    span = decimals_span(text, start)
+    if span is not None:
+        count = span[1] - span[0]
+        numbers = tuple(f"{number:0{count}d}" for number in range(10**count))
+        stated = tuple(float(f"0.{number}") for number in numbers)
+        choices.append(Choice(span=span, alternatives=numbers, scores=stated))
+    return tuple(choices)
+
+
 def checked_turns(
     dialogue: SelfVerifying,
     problem: Problem,
@@ -161,9 +188,7 @@ def checked_turns(
         in_form = scored.task_format == scored.self_check_format == 1.0
         if solution is None or scored.correct != answer.correct or not in_form:
             continue
-        choices: tuple[Choice, ...] = ()
-        if target == "label":
-            choices = check_choices(scored, turn.reading.check, RewardWeights())
+        choices = stated_choices(text, turn.reading.check) if target == "label" else ()
         turns.append(turn)
         firsts.append(Document(dialogue.first(problem), text, scored.correct, choices=choices))
     drafts = [*turns, *cut_off]
@@ -191,7 +216,9 @@ class Encoded:
     weights: list[float]
     """[L] of each token's loss: 0 in the prompt."""
     choices: tuple[TokenChoice, ...] = ()
-    """By their places in ``ids``. The loss there is of what the alternatives would earn."""
+    """By their places in ``ids``. The first learns the label, a second what the first knows."""
+    correct: bool = False
+    """The label."""
 
 
 def encode(renderer: Renderer, document: Document, check_weight: float = 1.0) -> Encoded:
@@ -219,4 +246,5 @@ def encode(renderer: Renderer, document: Document, check_weight: float = 1.0) ->
         ids=[*ids, *learned],
         weights=[*[0.0] * len(ids), *checked, 1.0],
         choices=tuple(choices),
+        correct=bool(document.correct),
     )

@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from svr_lightning.core.losses import score_divergence
+from svr_lightning.core.losses import near_target
 from svr_lightning.core.schedule import warmup_stable_decay
 from svr_lightning.policy.logprobs import Choices
 from svr_lightning.training.checkpoint import DurableCheckpointIO
@@ -21,9 +21,8 @@ from svr_lightning.training.documents import Encoded
 SAVE_STEPS = 50
 SAVE_SECONDS = 600
 """After so many optimizer steps, or so long, there is another checkpoint."""
-CHOICE_TEMPERATURE = 0.05
-"""Of :func:`.score_divergence`. At a Brier score of half (c - y)^2 the confidences that a policy
-learns to draw have a standard deviation of sqrt(0.05) = 0.22 around the likeliest one."""
+SPREAD = 0.07
+"""Of :func:`.near_target`: how far a drawn confidence lies from the likeliest one."""
 
 
 def train(
@@ -134,24 +133,32 @@ def _accumulate(model: Any, chosen: list[Encoded], micro_batch: int) -> float:
             logits = model.get_output_embeddings()(hidden[learn]).float()
             stated = model.get_output_embeddings()(hidden[places]).float()
         losses = torch.nn.functional.cross_entropy(logits, targets[learn], reduction="none")
-        missed = _choice_losses(stated, choices)
+        first = torch.tensor([number == 0 for e in some for number, _ in enumerate(e.choices)])
+        labels = torch.tensor([float(e.correct) for e in some for _ in e.choices])
+        missed = _choice_losses(stated, choices, labels.to(stated), first.to(stated.device))
         loss = (losses * weights[learn]).sum() + (missed * weights[places]).sum()
         (loss / total).backward()  # type: ignore[no-untyped-call]
         loss_sum += loss.item()
     return loss_sum / total
 
 
-def _choice_losses(logits: Tensor, choices: Choices) -> Tensor:
-    """[C] nats: that one of the alternatives stands there, and which one.
+def _choice_losses(logits: Tensor, choices: Choices, labels: Tensor, first: Tensor) -> Tensor:
+    """[C] the cross-entropy of each choice, in nats, with what it is to learn.
 
-    The cross-entropy of a token is -log P(one of the alternatives) - log P(the token | one of
-    them). Here the divergence from what they would earn takes the place of the second term.
+    That is the label, for the first choice of a document, which is the verdict. For the confidence
+    after it, it is the probability of being right that the policy's verdict has now. This was not
+    yet trained on the document, so it is what the policy can know of such an answer.
 
     Args:
         logits: [C, V].
         choices: C of them.
+        labels: [C] 0 or 1.
+        first: [C] whether it is the first one of its document.
     """
     fewer = choices.token_ids < 0
-    of_them = logits.gather(1, choices.token_ids.clamp(min=0)).masked_fill(fewer, -torch.inf)
-    missed = logits.logsumexp(1) - of_them.logsumexp(1)
-    return missed + score_divergence(of_them, choices.scores, CHOICE_TEMPERATURE)
+    logp = logits.log_softmax(1).gather(1, choices.token_ids.clamp(min=0))
+    among = logp.detach().masked_fill(fewer, -torch.inf).softmax(1)
+    known = (among * choices.scores).sum(1)
+    target = torch.where(first, labels, known.roll(1))
+    stated = choices.scores.masked_fill(fewer, torch.inf)
+    return -(near_target(stated, target, SPREAD) * logp).sum(1)

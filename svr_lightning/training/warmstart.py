@@ -2,7 +2,7 @@
 
 The policy answers each training problem several times under a plain prompt. Its graded answers
 become turns of SVR's form (:mod:`svr_lightning.training.documents`), and it is trained on them: on
-the words by cross-entropy, on what a self-check states by the proper score of each alternative.
+the words and on the verdict by cross-entropy, and on a confidence that says what the verdict knows.
 """
 
 import hashlib

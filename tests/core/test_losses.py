@@ -16,8 +16,8 @@ from svr_lightning.core.losses import (
     LossTerms,
     expected_score,
     k3,
+    near_target,
     policy_loss,
-    score_divergence,
     token_logprobs,
 )
 from tests.tolerance import rounding
@@ -295,34 +295,13 @@ def test_an_expected_score_ignores_padding_and_a_constant():
 # --- the divergence from what alternatives would earn -------------------------------------------
 
 
-def test_the_divergence_is_zero_where_probabilities_follow_the_scores():
-    scores = torch.tensor([[0.0, 0.05 * math.log(3)]])
-    follow = torch.tensor([[0.0, math.log(3)]])  # p = q = (1/4, 3/4)
-    assert score_divergence(follow, scores, 0.05).item() == pytest.approx(0.0, abs=1e-6)
+def test_a_choice_learns_the_stated_probabilities_near_its_target():
+    stated = torch.tensor([[0.0, 0.5, 1.0], [0.2, 0.4, math.inf]])  # two alternatives in the second
+    # exp(-.5^2 / (2 * .5^2)) = exp(-1/2) of the outer two; and equal distances.
+    outer = math.exp(-0.5) / (1 + 2 * math.exp(-0.5))
+    learned = near_target(stated, torch.tensor([0.5, 0.3]), 0.5)
+    close(learned, [[outer, 1 - 2 * outer, outer], [0.5, 0.5, 0.0]])
 
 
-def test_the_divergence_of_a_choice_with_fewer_alternatives_leaves_the_others_out():
-    logits = torch.tensor([[0.0, 0.0, -torch.inf], [0.3, -0.2, 0.1]], requires_grad=True)
-    scores = torch.tensor([[0.0, 0.05 * math.log(3), 9.0], [0.1, 0.0, 0.2]])
-    divergence = score_divergence(logits, scores, 0.05)
-    # p = (1/2, 1/2), q = (1/4, 3/4): .5 ln(.5 / .25) + .5 ln(.5 / .75) = .5 ln(4 / 3).
-    assert divergence[0].item() == pytest.approx(0.5 * math.log(4 / 3))
-    divergence.sum().backward()
-    assert torch.isfinite(logits.grad).all()
-    assert logits.grad[0, 2] == 0.0
-
-
-def test_where_three_in_ten_answers_are_right_the_likeliest_confidence_is_three_tenths():
-    stated = torch.arange(10) / 10
-    right, wrong = (-0.5 * (stated - y) ** 2 for y in (1.0, 0.0))
-    logits = torch.zeros(1, 10, requires_grad=True)
-    optimizer = torch.optim.Adam([logits], lr=0.1)
-    for _ in range(500):
-        of_right, of_wrong = (score_divergence(logits, s[None], 0.05) for s in (right, wrong))
-        optimizer.zero_grad()
-        (0.3 * of_right + 0.7 * of_wrong).sum().backward()
-        optimizer.step()
-    # p is proportional to exp(-(c - .3)^2 / (2 * .05)).
-    expected = (-((stated - 0.3) ** 2) / 0.1).softmax(0)
-    assert logits[0].softmax(0).tolist() == pytest.approx(expected.tolist(), abs=1e-3)
-    assert logits.argmax() == 3
+def test_a_label_leaves_one_verdict_to_learn():
+    close(near_target(torch.tensor([[1.0, 0.0, 0.5]]), torch.ones(1), 0.07), [[1.0, 0.0, 0.0]])

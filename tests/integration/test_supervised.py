@@ -1,4 +1,4 @@
-"""Supervised training: cross-entropy on the words, and what alternatives earn at a choice."""
+"""Supervised training: cross-entropy on the words, and a self-check that says what it knows."""
 
 from itertools import cycle
 
@@ -10,31 +10,33 @@ from svr_lightning.training.documents import Encoded
 from svr_lightning.training.supervised import train
 from tests.models import tiny_qwen3
 
-SCORES = {True: (0.5, 0.375, 0.0), False: (0.0, 0.375, 0.5)}
-"""Half of 1 - (c - y)^2 at c = 1, 1/2 and 0."""
+VERDICT = TokenChoice(position=3, token_ids=(30, 31), scores=(1.0, 0.0))
+CONFIDENCE = TokenChoice(position=4, token_ids=(20, 21, 22), scores=(1.0, 0.5, 0.0))
 
 
 def document(question: int, stated: int, *, right: bool) -> Encoded:
-    """A question, the answer 9, and one of three confidences, the tokens 20 to 22."""
-    choice = TokenChoice(position=3, token_ids=(20, 21, 22), scores=SCORES[right])
+    """A question, the answer 9, a verdict (token 30 or 31) and a confidence (20 to 22)."""
     return Encoded(
-        ids=[5, question, 9, stated, 3], weights=[0.0, 0.0, 1.0, 4.0, 1.0], choices=(choice,)
+        ids=[5, question, 9, 30, stated, 3],
+        weights=[0.0, 0.0, 1.0, 4.0, 4.0, 1.0],
+        choices=(VERDICT, CONFIDENCE),
+        correct=right,
     )
 
 
-def test_a_choice_costs_the_way_to_its_alternatives_and_the_divergence_from_what_they_earn():
+def test_the_verdict_learns_the_label_and_the_confidence_what_the_verdict_knows():
     model = tiny_qwen3().float()
     documents = [document(6, 21, right=True), document(7, 20, right=False)]
     expected = 0.0
     for encoded in documents:
-        ids = torch.tensor([encoded.ids])
-        logp = model(input_ids=ids).logits[0].log_softmax(-1)
-        words = -logp[1, 9] - logp[3, 3]
-        among = logp[2, 20:23].exp()
-        p = among / among.sum()
-        q = (torch.tensor(encoded.choices[0].scores) / 0.05).softmax(0)
-        confidence = -among.sum().log() + (p * (p / q).log()).sum()
-        expected += (words + 4 * confidence).item() / 12  # the weights of both add up to 12
+        logp = model(input_ids=torch.tensor([encoded.ids])).logits[0].log_softmax(-1)
+        words = -logp[1, 9] - logp[4, 3]
+        verdict = -logp[2, 30 if encoded.correct else 31]
+        right, wrong = logp[2, 30:32].exp()
+        known = right / (right + wrong)
+        q = (-((torch.tensor([1.0, 0.5, 0.0]) - known) ** 2) / (2 * 0.07**2)).softmax(0)
+        confidence = -(q * logp[3, 20:23]).sum()
+        expected += (words + 4 * verdict + 4 * confidence).item() / 20  # the weights of both
     losses = [
         train(tiny_qwen3().float(), cycle(documents), steps=1, rate=0.0, batch=2, micro_batch=size)
         for size in (1, 2)
@@ -43,16 +45,18 @@ def test_a_choice_costs_the_way_to_its_alternatives_and_the_divergence_from_what
     assert losses == [pytest.approx([expected], rel=2**-7)] * 2
 
 
-def test_the_likeliest_confidence_follows_the_label_and_not_what_was_written():
+def test_the_likeliest_confidence_is_how_often_such_answers_are_right_whatever_was_written():
     model = tiny_qwen3().float()
+    right_of_two = {6: (True, True), 7: (True, False), 8: (False, False)}
     documents = [
-        document(question, stated, right=question == 6)
-        for question in (6, 7)
+        document(question, stated, right=right)
+        for question, labels in right_of_two.items()
+        for right in labels
         for stated in (20, 21, 22)
     ]
-    train(model, cycle(documents), steps=40, rate=1e-2, batch=6)
+    train(model, cycle(documents), steps=60, rate=1e-2, batch=18)
     said = {
-        question: model(input_ids=torch.tensor([[5, question, 9]])).logits[0, -1].argmax().item()
-        for question in (6, 7)
+        question: model(input_ids=torch.tensor([[5, question, 9, 30]])).logits[0, -1].argmax()
+        for question in right_of_two
     }
-    assert said == {6: 20, 7: 22}
+    assert said == {6: 20, 7: 21, 8: 22}
