@@ -1,6 +1,6 @@
 """Recipes without an engine: a function writes the completions, and every prompt is kept."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -132,10 +132,8 @@ class Actors:
         self.limits = []
         self._write = write
 
-    def stream(self, jobs: Iterable[Job], *, at_once: bool = False) -> Iterator[tuple[int, Any]]:
-        assert at_once
-        for index, job in enumerate(jobs):
-            yield index, self._play(job)
+    def run(self, jobs: Iterable[Job]) -> list[Any]:
+        return [self._play(job) for job in jobs]
 
     def _play(self, job: Job) -> Any:
         before = len(self.prompts)

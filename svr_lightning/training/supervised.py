@@ -133,9 +133,9 @@ def _accumulate(model: Any, chosen: list[Encoded], micro_batch: int) -> float:
             logits = model.get_output_embeddings()(hidden[learn]).float()
             stated = model.get_output_embeddings()(hidden[places]).float()
         losses = torch.nn.functional.cross_entropy(logits, targets[learn], reduction="none")
-        first = torch.tensor([number == 0 for e in some for number, _ in enumerate(e.choices)])
+        place = torch.tensor([number for e in some for number, _ in enumerate(e.choices)])
         labels = torch.tensor([float(e.correct) for e in some for _ in e.choices])
-        missed = _choice_losses(stated, choices, labels.to(stated), first.to(stated.device))
+        missed = _choice_losses(stated, choices, labels.to(stated), (place == 0).to(stated.device))
         loss = (losses * weights[learn]).sum() + (missed * weights[places]).sum()
         (loss / total).backward()  # type: ignore[no-untyped-call]
         loss_sum += loss.item()

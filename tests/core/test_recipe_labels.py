@@ -34,7 +34,7 @@ def in_evaluation(recipe: Recipe, problems: list[Problem]) -> str:
         for problem in problems
         for i in range(3)
     )
-    assert [*actors.stream(jobs, at_once=True)]
+    assert actors.run(jobs)
     return json.dumps(actors.prompts)
 
 

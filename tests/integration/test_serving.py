@@ -12,6 +12,7 @@ from torch.overrides import _get_current_function_mode_stack
 
 from svr_lightning.engines.base import Output
 from svr_lightning.engines.transformers import TransformersEngine
+from svr_lightning.errors import ConfigError
 from svr_lightning.policy.policy import Policy, choose_engine
 from svr_lightning.training.config import OptimizerConfig
 from tests.models import tiny_qwen3
@@ -74,7 +75,7 @@ def test_log_probabilities_that_are_no_numbers_end_a_run_before_its_update(tmp_p
 
     model = module(engine=Broken())
     run = trainer(tmp_path)
-    with pytest.raises(RuntimeError, match=r"is nan nats at optimizer step 1.*Stopped before the"):
+    with pytest.raises(ConfigError, match="probabilities are NaN or infinite"):
         run.fit(model, data())
     assert run.global_step == 0
 
