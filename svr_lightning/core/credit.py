@@ -170,14 +170,33 @@ def check_choices(
     if span is not None and turn.text[slice(*span)] == turn.verdict.value:
         words = [verdict.value for verdict in Verdict]
         choices.append(choice(span, words, words, [turn.confidence] * len(words)))
-    span = decimals_span(turn.text, start)
-    if span is not None:
-        count = span[1] - span[0]
-        numbers = [f"{number:0{count}d}" for number in range(10**count)]
-        rest = _digits(turn.text[span[1] :])
-        stated = [float(f"0.{number}{rest}") for number in numbers]
-        choices.append(choice(span, numbers, [turn.verdict] * len(numbers), stated))
+    confidences = stated_confidences(turn.text, start)
+    if confidences is not None:
+        verdicts = [turn.verdict] * len(confidences.scores)
+        choices.append(
+            choice(confidences.span, confidences.alternatives, verdicts, confidences.scores)
+        )
     return tuple(choices)
+
+
+def stated_confidences(text: str, start: int) -> Choice | None:
+    """The first decimals of a self-check's confidence; each alternative's score is what it states.
+
+    Args:
+        text: a completion.
+        start: where the part of it begins from which the self-check was read.
+
+    Returns:
+        None for a confidence without decimals that can vary, such as ``1.0`` or ``70%``.
+    """
+    span = decimals_span(text, start)
+    if span is None:
+        return None
+    count = span[1] - span[0]
+    numbers = tuple(f"{number:0{count}d}" for number in range(10**count))
+    rest = _digits(text[span[1] :])
+    stated = tuple(float(f"0.{number}{rest}") for number in numbers)
+    return Choice(span=span, alternatives=numbers, scores=stated)
 
 
 def _digits(text: str) -> str:

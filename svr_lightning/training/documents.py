@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from svr_lightning.analysis.records import TurnRecord
+from svr_lightning.core.credit import stated_confidences
 from svr_lightning.core.parsing import (
     ANSWER_CLOSE,
     ANSWER_OPEN,
@@ -23,7 +24,6 @@ from svr_lightning.core.parsing import (
     THINK_CLOSE,
     THINK_OPEN,
     SelfCheckFields,
-    decimals_span,
     self_check_start,
     verdict_span,
 )
@@ -138,12 +138,9 @@ def stated_choices(text: str, start: int) -> tuple[Choice, ...]:
     if span is not None:
         words = tuple(verdict.value for verdict in STATES)
         choices.append(Choice(span=span, alternatives=words, scores=tuple(STATES.values())))
-    span = decimals_span(text, start)
-    if span is not None:
-        count = span[1] - span[0]
-        numbers = tuple(f"{number:0{count}d}" for number in range(10**count))
-        stated = tuple(float(f"0.{number}") for number in numbers)
-        choices.append(Choice(span=span, alternatives=numbers, scores=stated))
+    confidences = stated_confidences(text, start)
+    if confidences is not None:
+        choices.append(confidences)
     return tuple(choices)
 
 

@@ -133,16 +133,15 @@ def _accumulate(model: Any, chosen: list[Encoded], micro_batch: int) -> float:
             logits = model.get_output_embeddings()(hidden[learn]).float()
             stated = model.get_output_embeddings()(hidden[places]).float()
         losses = torch.nn.functional.cross_entropy(logits, targets[learn], reduction="none")
-        place = torch.tensor([number for e in some for number, _ in enumerate(e.choices)])
-        labels = torch.tensor([float(e.correct) for e in some for _ in e.choices])
-        missed = _choice_losses(stated, choices, labels.to(stated), (place == 0).to(stated.device))
+        labels = torch.tensor([float(e.correct) for e in some]).to(stated)
+        missed = _choice_losses(stated, choices, labels)
         loss = (losses * weights[learn]).sum() + (missed * weights[places]).sum()
         (loss / total).backward()  # type: ignore[no-untyped-call]
         loss_sum += loss.item()
     return loss_sum / total
 
 
-def _choice_losses(logits: Tensor, choices: Choices, labels: Tensor, first: Tensor) -> Tensor:
+def _choice_losses(logits: Tensor, choices: Choices, labels: Tensor) -> Tensor:
     """[C] the cross-entropy of each choice, in nats, with what it is to learn.
 
     That is the label, for the first choice of a document, which is the verdict. For the confidence
@@ -151,14 +150,14 @@ def _choice_losses(logits: Tensor, choices: Choices, labels: Tensor, first: Tens
 
     Args:
         logits: [C, V].
-        choices: C of them.
-        labels: [C] 0 or 1.
-        first: [C] whether it is the first one of its document.
+        choices: C of them, those of a document one after the other.
+        labels: [B] of the documents, 0 or 1.
     """
+    first = choices.rows.diff(prepend=choices.rows.new_tensor([-1])) != 0
     fewer = choices.token_ids < 0
     logp = logits.log_softmax(1).gather(1, choices.token_ids.clamp(min=0))
     among = logp.detach().masked_fill(fewer, -torch.inf).softmax(1)
     known = (among * choices.scores).sum(1)
-    target = torch.where(first, labels, known.roll(1))
+    target = torch.where(first, labels[choices.rows], known.roll(1))
     stated = choices.scores.masked_fill(fewer, torch.inf)
     return -(near_target(stated, target, SPREAD) * logp).sum(1)

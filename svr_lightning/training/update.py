@@ -239,8 +239,8 @@ def batch_of(
     ]
     rows, logit_positions = columns(tokens)
     in_loss = [
-        [int(t in range(*span)) for t in range(len(s.completion_ids))]
-        for s, span in zip(samples, spans, strict=True)
+        [0] * first + [1] * (stop - first) + [0] * (len(s.completion_ids) - stop)
+        for s, (first, stop) in zip(samples, spans, strict=True)
     ]
     mean_weight = weight if mean_weight is None else mean_weight
     return TrainBatch(
