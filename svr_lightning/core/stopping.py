@@ -375,12 +375,12 @@ def rule_from_config(evaluation: Mapping[str, Any]) -> StopRule:
     """The rule of a recorded ``model.evaluation``; the paper's if it names none.
 
     Raises:
-        ValueError: for what is no rule of this file, and for results of another version.
+        ValueError: for what is no rule of this file, and for results whose settings are no longer known.
     """
     stop = evaluation.get("stop")
     if stop is None:
         if old := sorted({"threshold", "gate", "exhausted", "evidence"} & evaluation.keys()):
-            raise ValueError(f"{old[0]}: settings of version 0.1; evaluate again")
+            raise ValueError(f"{old[0]} is no longer a setting; evaluate again")
         return Confident()
     try:
         path = str(stop["class_path"])

@@ -87,7 +87,7 @@ def test_recordings_that_cannot_be_used_are_named(tmp_path, capsys):
         (tmp_path / "absent", "no such file or folder; give a folder with a samples.jsonl"),
         (none, "no samples"),
         (listed, "results.json: holds a list or a value instead of results"),
-        (old, "results.json: model.evaluation.gate: settings of version 0.1; evaluate again"),
+        (old, "results.json: model.evaluation.gate is no longer a setting; evaluate again"),
         (cut, "record every turn with --record"),
         (deep, "results.json: cannot be read as results (maximum recursion depth exceeded"),
         (shown, "samples.jsonl:1: schema_version {'a': ['b', 'b', "),
