@@ -128,9 +128,11 @@ def averages(datasets: Iterable[str]) -> dict[str, list[str]]:
 
 
 def groups(datasets: Iterable[str]) -> dict[str, list[str]]:
-    """What summaries are of: the averages, where there are any, else each data set."""
+    """What summaries are of: the averages, and each data set that is in none of them."""
     names = ordered(datasets)
-    return averages(names) or columns_of(names)
+    found = averages(names)
+    inside = {name for part in found.values() for name in part}
+    return found | {DISPLAY.get(name, name): [name] for name in names if name not in inside}
 
 
 def columns_of(datasets: Iterable[str]) -> dict[str, list[str]]:

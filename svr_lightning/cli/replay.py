@@ -6,8 +6,8 @@ The recording holds T_max turns of every problem:
     svr replay RUN/eval/test
 
 Evaluates the stopping rule of the run, fixed budgets K = 1 to T_max, thresholds, and how labels
-change from turn to turn. Writes replay.json. The terminal shows each data set, or the average of
-the paper's. --compare-stops adds rules that need no self-check (docs/stopping.md) and compares all
+change from turn to turn. Writes replay.json. The terminal shows the averages of the paper's data
+sets, and each data set that is in none of them. --compare-stops adds rules that need no self-check (docs/stopping.md) and compares all
 within the same tokens: those of the run's rule, or --budget.
 
 Fresh turns (model.evaluation.fresh_turns) are independent samples, so majority voting is evaluated
