@@ -1,6 +1,6 @@
 """The figures of a report. Of each, one function gives the numbers, plain JSON, and one draws them.
 
-Without an average of the paper's data sets, each data set has figures of its own.
+A data set that is in no average of the paper's has figures of its own.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from svr_lightning.analysis.intervals import effective_size, wilson_interval
-from svr_lightning.analysis.metrics import Summary, columns_of, groups, summarize
+from svr_lightning.analysis.metrics import Summary, columns_of, groups
 from svr_lightning.analysis.table import Bools, Ints, TurnTable, cluster_codes, pool
 from svr_lightning.core.metrics import VERDICT_CODES
 from svr_lightning.core.stopping import Confident
@@ -43,7 +43,7 @@ def all_figures(methods: Sequence[Method]) -> tuple[list[Plot], list[str]]:
     numbers = frontier_numbers(methods)
     figures = [Plot(name="1_tokens", caption=caption, numbers=numbers, draw=draw_frontier)]
     notes = []
-    if not set.intersection(*(set(method.runs[0].tables) for method in methods)):
+    if not set.intersection(*(set(data_sets([method])) for method in methods)):
         notes.append("No data set is common to all methods, so they cannot be compared.")
     for number, method in enumerate(methods, start=1):
         run = method.runs[0]  # figures but the first are of the first seed
@@ -95,19 +95,18 @@ def frontier_numbers(methods: Sequence[Method]) -> Numbers:
     every = data_sets(methods)
     shared = any(method.runs[0].tables.keys() == set(every) for method in methods)
     panels = []
-    for part, names in (groups(every) if shared else columns_of(every)).items():
+    for part in groups(every) if shared else columns_of(every):
         there = [
             (number, method)
             for number, method in enumerate(methods)
-            if set(names) <= method.runs[0].tables.keys()
+            if method.summary(part, "accuracy").seeds
         ]
         if not there:
             continue
         lines = []
-        whole = [method for _, method in there if method.runs[0].budgets]
+        whole = [method for _, method in there if method.budgets]
         for method in whole[:1]:
-            budgets = [summarize([row]) for row in method.runs[0].budgets]
-            lines.append(_line(method, "fixed budgets", budgets, part))
+            lines.append(_line(method, "fixed budgets", method.budgets, part))
         for _, method in there:
             if method.votes:
                 lines.append(_line(method, "votes", [*method.votes.values()], part))
@@ -193,7 +192,7 @@ def threshold_numbers(method: Method) -> Numbers:
                 metric: [summary(part, metric).mean for summary in method.at_thresholds.values()]
                 for metric in ("accuracy", "pse")
             }
-            for part in groups(tables)
+            for part in groups(data_sets([method]))
         ],
     }
 

@@ -6,7 +6,7 @@ Every data set is ended by the stopping rule and T_max of the file that it comes
 import filecmp
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from svr_lightning.analysis.metrics import (
     DISPLAY,
     Datasets,
     Summary,
-    averages,
     groups,
     measure,
     ordered,
@@ -26,7 +25,7 @@ from svr_lightning.analysis.replay import THRESHOLDS, measured_under, replay, th
 from svr_lightning.analysis.results import Evaluation, section, setting
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.analysis.voting import VOTES, vote
-from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.errors import ConfigError, require
 
 Numbers = dict[str, Any]
@@ -49,7 +48,7 @@ class Run:
     """One seed of a method; its data sets may come from several samples files."""
 
     seed: str
-    """The configuration's seed, or the place among the method's runs."""
+    """The configuration's seed, or the place among the method's runs if two have the same."""
     sources: Sequence[Evaluation]
     tables: dict[str, TurnTable]
     """Each as the rule and T_max of its own source end it."""
@@ -99,8 +98,7 @@ class Run:
             return []
         rows = []
         for table in self.tables.values():
-            assert isinstance(table.rule, StopRule)
-            rules = threshold_rules(table.rule)
+            rules = threshold_rules(table.rule) if isinstance(table.rule, Confident) else []
             rows.append([measure(replay(table, rule, table.max_turns)) for rule in rules])
         return [dict(zip(self.tables, row, strict=True)) for row in zip(*rows, strict=False)]
 
@@ -124,10 +122,10 @@ class Run:
 
     @property
     def parts(self) -> dict[str, dict[str, TurnTable]]:
-        """What figures are of: the data sets of the first average together, else each one."""
+        """What figures are of: the average of all data sets alone, if there is one, else all."""
         parts = groups(self.tables)
-        if averages(self.tables):
-            first = next(iter(parts))
+        first = next(iter(parts))
+        if len(parts[first]) == len(self.tables):
             parts = {first: parts[first]}
         return {part: {name: self.tables[name] for name in names} for part, names in parts.items()}
 
@@ -230,6 +228,8 @@ def read_methods(arguments: Sequence[str]) -> list[Method]:
         if any(setting(config, "protocol", "privileged") is True for config in configs):
             name = f"privileged: {name}"
         each = [_run(sources, number) for number, sources in enumerate(parts, start=1)]
+        if len({run.seed for run in each}) < len(each):  # they may be those of evaluations
+            each = [replace(run, seed=f"#{place}") for place, run in enumerate(each, start=1)]
         methods.append(Method(name=name, runs=each))
     return methods
 

@@ -137,16 +137,18 @@ def results(methods: Sequence[Method]) -> Table:
     rows: list[list[str]] = []
     shown = [name for name, one in DEFINITIONS.items() if one.in_tables and name != "accuracy"]
     for method in methods:
-        tables = method.runs[0].tables
         for part, names in columns_of(data_sets([method])).items():
-            problems = sum(len(tables[name].ids) for name in names if name in tables)
+            whole = [run.tables for run in method.runs if set(names) <= run.tables.keys()]
+            problems = NONE
+            if whole:
+                problems = f"{sum(len(whole[0][name].ids) for name in names):,}"
             accuracy = method.summary(part, "accuracy")
             others = [method.summary(part, metric).text for metric in shown]
             interval = NONE
             if accuracy.interval is not None:
                 low, high = accuracy.interval
                 interval = f"{low:.3f} to {high:.3f}"
-            rows.append([method.name, part, f"{problems:,}", accuracy.text, interval, *others])
+            rows.append([method.name, part, problems, accuracy.text, interval, *others])
     rules = "; ".join(f"{method.name}: {method.runs[0].rule_text}" for method in methods)
     heads = [DEFINITIONS[metric].head for metric in shown]
     return Table(
@@ -197,7 +199,7 @@ def _by_metric(
 
 def majority_vote(methods: Sequence[Method]) -> Table:
     """Table 2: accuracy and tokens of voting over recordings of fresh turns, then of the rest."""
-    parts = groups(name for method in methods for name in method.runs[0].tables)
+    parts = groups(data_sets(methods))
     caption = (
         "Comparison with majority voting over k independent samples. Tokens per problem count the "
         "prompt once per sample or turn."

@@ -18,7 +18,7 @@ from svr_lightning.report.figures import all_figures, frontier_numbers
 from svr_lightning.report.formats import tables_md, tables_tex
 from svr_lightning.report.page import POLICY, page
 from svr_lightning.report.runs import read_methods
-from svr_lightning.report.tables import Table, all_tables, majority_vote
+from svr_lightning.report.tables import Table, all_tables, majority_vote, results
 from tests.commands import refused
 from tests.trajectories import (
     failed,
@@ -62,6 +62,14 @@ def test_the_same_name_is_another_data_set_or_another_seed(tmp_path):
     (table,) = [t for t in all_tables([method]) if t.name == "main_results"]
     assert table.rows[0] == ["SVR", *["0.500 \u00b1 0.000"] * 3]
     assert table.head == ("Method", "GSM8K", "MATH500", "All-2")
+    assert [run.seed for run in method.runs] == ["97", "99"]
+    # Evaluations may share a seed, whatever those of the trainings were.
+    save(tmp_path / "e", rows[:3], config(ord("d")))
+    (method,) = read_methods([f"SVR={tmp_path / name}" for name in "de"])
+    assert [run.seed for run in method.runs] == ["#1", "#2"]
+    # Right at turns 1 to 3: 2, 3 and 2 of the six; 1, 2 and 1 of a, b and c.
+    (line,) = frontier_numbers([method])["panels"][0]["lines"]
+    assert line["accuracy"] == pytest.approx([1 / 3, 7 / 12, 1 / 3])
 
 
 def test_one_evaluation_is_not_two_seeds_whatever_its_folder_is_called(tmp_path, capsys):
@@ -87,6 +95,15 @@ def test_an_average_counts_the_data_sets_that_define_it_and_the_seeds_that_have_
     assert method.summary("GSM8K", "auroc").text == "1.000"  # the other seed does not define it
     assert method.summary("All-2", "accuracy").text == "0.750"
     assert method.summary("GSM8K", "accuracy").text == "0.250 \u00b1 0.354"
+    # So does a report whose first seed lacks a data set.
+    (method,) = read_methods([f"m={tmp_path / 'a'}", f"m={tmp_path / 'both'}"])
+    assert [row[1:3] for row in results([method]).rows] == [
+        ["GSM8K", "1"],
+        ["MATH500", "2"],
+        ["All-2", "4"],
+    ]
+    panels = frontier_numbers([method])["panels"]
+    assert [panel["name"] for panel in panels] == ["GSM8K", "MATH500", "All-2"]
 
 
 def test_a_rule_of_another_package_is_neither_imported_nor_replayed(tmp_path):
@@ -128,6 +145,7 @@ def test_every_source_of_a_method_is_ended_by_its_own_rule_and_its_own_limit(tmp
         assert method.summary("MATH500", "avg_total_tokens").mean == 320
         # Two turns are there of both; at turn 2 the first is wrong and the second is right.
         assert [row("All-2", "accuracy").mean for row in method.budgets] == [0.5, 0.5]
+        assert method.at_thresholds == {}  # repetition has none
         assert method.runs[0].rule_text == (
             "CORRECT at confidence >= 0.85 and at most 2 turns (GSM8K), "
             "an answer given 2 times in a row and at most 3 turns (MATH500)"
