@@ -92,10 +92,10 @@ def percentile_interval(values: Floats) -> list[float] | None:
 def share_interval(share: float, resampled: Floats, size: float) -> list[float] | None:
     """The 95 % interval of a share, from its resamples.
 
-    Where every resample gives the same, as with none or all right, they say nothing of new
-    problems: then it is the Wilson interval for ``size`` independent problems.
+    Where every resample gives the same, as with none or all right, or draws the only cluster, they
+    say nothing of new problems: then it is the Wilson interval for ``size`` independent problems.
     """
-    if len(resampled) and (resampled == share).all() and share in (0, 1):
+    if size == 1 or (len(resampled) and (resampled == resampled[0]).all()):
         return wilson_interval(share, size)
     return percentile_interval(resampled)
 
