@@ -230,7 +230,8 @@ def candidates_of(
 def cheapest(candidates: Sequence[Candidate], promises: Sequence[Promise]) -> Candidate | None:
     """The certified one with the fewest tokens that accepts answers which could break a promise.
 
-    Without tokens the one with the fewest turns; of equals the more accurate, then the stricter.
+    Of equals, or without tokens, the one with the fewest turns; then the more accurate, then the
+    stricter.
     """
 
     def useful(row: Candidate) -> bool:
@@ -239,8 +240,7 @@ def cheapest(candidates: Sequence[Candidate], promises: Sequence[Promise]) -> Ca
 
     def cost(row: Candidate) -> tuple[float, ...]:
         rates = row.rates
-        turns = 0 if rates["tokens"] else rates["turns"]
-        return rates["tokens"], turns, rates["wrong"], -row.threshold
+        return rates["tokens"], rates["turns"], rates["wrong"], -row.threshold
 
     return min(filter(useful, candidates), key=cost, default=None)
 

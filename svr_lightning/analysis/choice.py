@@ -42,14 +42,25 @@ class Draws:
     """[1 + R, N] how often each problem is drawn; problems of a cluster come together."""
     seeds: Floats
     """[1 + R, S] how often each seed is drawn."""
+    weight: Floats
+    """[N] how much each problem counts."""
     halves: Bools
     """[J, N] the first half of each split."""
     size: int
     """The number of clusters."""
 
 
-def draw(cluster: Ints, seeds: int = 1, resamples: int = RESAMPLES, seed: int = 0) -> Draws:
-    """Resamples of clusters and of ``seeds`` training seeds, and splits of the clusters."""
+def draw(
+    cluster: Ints,
+    seeds: int = 1,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    weight: Floats | None = None,
+) -> Draws:
+    """Resamples of clusters and of ``seeds`` training seeds, and splits of the clusters.
+
+    Without ``weight`` all problems count the same.
+    """
 
     def drawn(units: Ints, start: int) -> Floats:
         counts = resample_counts(units, resamples, start)
@@ -59,6 +70,7 @@ def draw(cluster: Ints, seeds: int = 1, resamples: int = RESAMPLES, seed: int = 
     return Draws(
         counts=drawn(cluster, seed),
         seeds=drawn(np.arange(seeds), seed + 1),
+        weight=np.ones(len(cluster)) if weight is None else weight,
         halves=np.stack(halves),
         size=len(np.unique(cluster)),
     )
@@ -128,7 +140,7 @@ def choose(
     for start in range(0, problems, _AT_ONCE):
         block = slice(start, start + _AT_ONCE)
         drawn = draws.counts[:, block].T[:, None] * draws.seeds.T
-        weights = drawn.astype(float, order="C")  # [n, S, 1 + R]
+        weights = np.multiply(drawn, draws.weight[block, None, None], order="C")  # [n, S, 1 + R]
         values = np.ascontiguousarray(columns[:, :, block].T)  # [n, S, 2K + B + 1]
         for total, part in zip(sums, parts[:, block], strict=True):
             total += _rows(weights[part]).T @ _rows(values[part])
@@ -146,8 +158,7 @@ def choose(
                 picked[number].update(best.ravel().tolist())
             accuracy[number, row] = _measured_elsewhere(right, best) / size.sum()
             tokens[number, row] = _measured_elsewhere(spent, best) / size.sum()
-    cost = options.tokens.mean((1, 2))
-    split = bool((draws.halves.any(1) & ~draws.halves.all(1)).all())
+    cost, most = np.split(sums[-1, 0, count:-1], [count])  # [K] and [B], of all problems
     return [
         Chosen(
             accuracy=accuracy[number],
@@ -155,9 +166,9 @@ def choose(
             names=tuple(options.names[option] for option, _ in picked[number].most_common()),
             size=draws.size,
         )
-        if split and bool((cost <= limit.mean()).any())
+        if draws.size > 1 and bool((cost <= most[number]).any())
         else None
-        for number, limit in enumerate(limits)
+        for number in range(len(budgets))
     ]
 
 
@@ -179,10 +190,13 @@ def _best(right: Floats, cost: Floats, limit: Floats) -> Ints:
 
 
 def best_within(
-    ways: Iterable[tuple[str, Options]], budget: Floats | float, cluster: Ints
+    ways: Iterable[tuple[str, Options]],
+    budget: Floats | float,
+    cluster: Ints,
+    weight: Floats | None = None,
 ) -> dict[str, Chosen | None]:
     """The best option of each way within one budget, by name; see :func:`choose`."""
-    draws = draw(cluster)
+    draws = draw(cluster, weight=weight)
     return {name: choose(options, [budget], draws)[0] for name, options in ways}
 
 

@@ -88,6 +88,21 @@ def replay(table: TurnTable, rule: AnyRule | None, max_turns: int) -> TurnTable:
     )
 
 
+def require_tokens(table: TurnTable, what: str) -> None:
+    """Require that tokens were recorded for all turns, for ``what`` counts them.
+
+    Raises:
+        ConfigError: saying for how many turns there are none.
+    """
+    turns = table.length.sum()
+    lacking = turns - np.count_nonzero(table.completion_tokens)
+    require(
+        lacking == 0,
+        f"{what}: {lacking} of {turns} turns have no tokens; name their column with --columns "
+        "tokens=COLUMN",
+    )
+
+
 def _judged(table: TurnTable, rule: AnyRule | None, max_turns: int) -> tuple[Bools, Ints]:
     """[N, T] whether each turn ends its trajectory, and the turn returned then.
 
@@ -153,8 +168,7 @@ def curves(tables: Tables, rule: StopRule, max_turns: int) -> Row:
 
     Returns:
         ``operating_point``: its row. ``fixed``: K = 1 to ``max_turns``. ``thresholds``: those of
-        :func:`threshold_rules`. ``transitions``: {data set: one 2 x 2 table per turn boundary}, see
-        :func:`transitions`.
+        :func:`threshold_rules`.
 
     Raises:
         ValueError: naming a problem whose turns are missing.
@@ -171,7 +185,6 @@ def curves(tables: Tables, rule: StopRule, max_turns: int) -> Row:
             for budget in range(1, max_turns + 1)
         ],
         "thresholds": [adaptive(one) for one in threshold_rules(rule)],
-        "transitions": {name: transitions(table) for name, table in tables.items()},
     }
 
 
@@ -181,18 +194,3 @@ def measured_under(tables: Tables, rule: StopRule | None, max_turns: int) -> dic
     Without a rule, of a fixed budget: ``esr`` and ``pse`` are 0, since nothing stops early.
     """
     return {name: measure(replay(one, rule, max_turns)) for name, one in tables.items()}
-
-
-def transitions(table: TurnTable) -> list[list[list[int]]]:
-    """How labels change from turn to turn.
-
-    Returns:
-        [T - 1][2][2] counts over the problems that have both turns: entry [t][before][after] with
-        0 wrong and 1 right, so that [t][0][1] were fixed by turn t + 2 and [t][1][0] broken.
-    """
-    counts = []
-    for later in range(1, table.correct.shape[1]):
-        both = table.length > later
-        pair = 2 * table.correct[both, later - 1] + table.correct[both, later]
-        counts.append(np.bincount(pair, minlength=4).reshape(2, 2).tolist())
-    return counts

@@ -131,6 +131,11 @@ class Evaluation:
         return self.stop
 
     @property
+    def privileged(self) -> bool:
+        """Whether prompts showed labels."""
+        return setting(self.config, "protocol", "privileged") is True
+
+    @property
     def independent(self) -> bool:
         """Whether turns are fresh, so that a majority of them can be formed."""
         return setting(self.config, "model", "evaluation", "fresh_turns") is True

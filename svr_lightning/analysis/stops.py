@@ -1,11 +1,12 @@
 """Families of stopping rules compared at equal tokens, from recordings of every turn."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from svr_lightning.analysis.choice import Options, best_within, gap, measured
-from svr_lightning.analysis.replay import Row, Tables, replay
+from svr_lightning.analysis.replay import Row, Tables, replay, require_tokens
 from svr_lightning.analysis.table import AnyRule, FirstRight, TurnTable, pool
 from svr_lightning.core.stopping import (
     DEFAULT_THRESHOLD,
@@ -33,18 +34,25 @@ _SCORES: Mapping[str, tuple[Score, bool]] = {
 _LEVELS = 11
 """Thresholds of a score, at equal shares of its recorded values."""
 ORACLE = "oracle (reads labels)"
+_OF_LOGS = ("fixed turns", "confidence", ORACLE)
+"""Families that read nothing but what a log holds."""
 
 
 def compare_stops(
-    tables: Tables, rule: StopRule, max_turns: int, budget: float | None = None
+    tables: Tables,
+    rule: StopRule,
+    max_turns: int,
+    budget: float | None = None,
+    *,
+    is_log: bool = False,
 ) -> Row:
-    """Families of stopping rules at equal tokens, over the problems of all ``tables`` together.
+    """Families of stopping rules at equal tokens, as averages over ``tables``.
 
     Each family has a grid of settings, T_max up to ``max_turns`` among them. The best setting
     within the budget is chosen on other problems than it is measured on, see
     :mod:`svr_lightning.analysis.choice`. ``budget`` is in mean tokens per problem, over all turns
     that were generated; None takes what ``rule`` takes. Every problem that ran needs ``max_turns``
-    turns.
+    turns. Of a log neither answers nor verdicts are known, so rules that read them are left out.
 
     Returns:
         ``budget``; ``winner``, the family with the highest ``accuracy`` that reads no labels, or
@@ -53,15 +61,20 @@ def compare_stops(
         (paired), all None if it is over budget.
 
     Raises:
-        ValueError: naming a problem whose turns are missing.
+        ValueError: naming a problem whose turns are missing, or if tokens are.
     """
+    sizes = [len(one.ids) for one in tables.values()]
+    shares = [float(math.lcm(*sizes) // size) for size in sizes]  # integers: sums are exact
+    weight = np.repeat(shares, sizes)
     table = pool(tables)
+    require_tokens(table, "a comparison at equal tokens")
     ended = replay(table, rule, max_turns)
     spent = ended.problems["total_tokens"].astype(float) if budget is None else budget
-    replay(table, None, max_turns)  # names a problem whose turns are missing
     rules = families(table, max_turns)
+    if is_log:
+        rules = {name: rules[name] for name in _OF_LOGS}
     ways = ((name, options_of([table], some)) for name, some in rules.items())
-    chosen = best_within(ways, spent, table.cluster)
+    chosen = best_within(ways, spent, table.cluster, weight)
     rivals = {name: best for name, best in chosen.items() if best and name != ORACLE}
     winner = max(
         rivals,
@@ -73,7 +86,8 @@ def compare_stops(
     for name, best in chosen.items():
         settings = None if best is None else list(best.names)
         rows.append({"name": name, "settings": settings, **measured(best), **gap(best, first)})
-    return {"budget": float(np.mean(spent)), "winner": winner, "rows": rows}
+    each = np.broadcast_to(spent, weight.shape)
+    return {"budget": float(np.average(each, weights=weight)), "winner": winner, "rows": rows}
 
 
 def options_of(tables: Sequence[TurnTable], rules: Sequence[tuple[AnyRule, int]]) -> Options:

@@ -52,9 +52,9 @@ from svr_lightning.analysis.operating_point import (
     weights_digest,
 )
 from svr_lightning.analysis.repeats import independence_notes
-from svr_lightning.analysis.replay import THRESHOLDS, MissingTurnsError, Tables
+from svr_lightning.analysis.replay import THRESHOLDS, MissingTurnsError, Tables, require_tokens
 from svr_lightning.analysis.results import RESULTS, Evaluation, certified_settings, setting
-from svr_lightning.analysis.table import TurnTable
+from svr_lightning.analysis.table import TurnTable, pool
 from svr_lightning.core.stopping import Confident
 from svr_lightning.display import number, print_table, say
 from svr_lightning.errors import ConfigError, require
@@ -156,7 +156,9 @@ def _promises(given: Mapping[str, Any]) -> list[Promise]:
             "--max-tokens needs --token-bound, which no problem can exceed whatever the policy "
             "does: --max-turns times the model's length, 81920 for ten turns of 8192",
         )
-        limit = 1 - given[option] if name == "wrong" else given[option]
+        limit = given[option]
+        if name == "wrong":
+            limit = float(f"{1 - limit:.12g}")  # 0.1, where 1 - 0.9 is 0.09999999999999998
         promises.append(Promise(name=name, limit=limit, bound=bound if name == "tokens" else 1.0))
     flags = ", ".join(map(_flag, _PROMISES))
     require(bool(promises), f"no promise was given; give one of {flags}")
@@ -271,6 +273,11 @@ def _recording(options: argparse.Namespace) -> tuple[Evaluation, Confident]:
         options.recording is not None, "give the folder of an evaluation, RUN/eval/NAME, or a log"
     )
     recorded = read_recording(options.recording, options.columns or ())
+    require(
+        not recorded.privileged,
+        f"{recorded.samples.parent}: its prompts showed labels, which new problems do not have; "
+        "certify a policy whose prompts show none",
+    )
     rule = recorded.rule
     if not isinstance(rule, Confident):
         raise ConfigError(
@@ -310,13 +317,7 @@ class _Case:
     def replay(self, tables: Tables, rules: Sequence[Confident]) -> list[Replayed]:
         """What each rule did on ``tables``, which are some of the recorded problems."""
         if any(promise.name == "tokens" for promise in self.promises):
-            turns = sum(int(table.length.sum()) for table in tables.values())
-            lacking = turns - sum(int((t.completion_tokens > 0).sum()) for t in tables.values())
-            require(
-                lacking == 0,
-                f"the promise on tokens: {lacking} of {turns} turns have no tokens; name their "
-                "column with --columns tokens=COLUMN",
-            )
+            require_tokens(pool(tables), "the promise on tokens")
         try:
             return replay_rules(tables, rules, self.max_turns)
         except MissingTurnsError as error:

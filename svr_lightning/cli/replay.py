@@ -5,9 +5,9 @@ The recording holds T_max turns of every problem:
     svr test --config ... --record
     svr replay RUN/eval/test
 
-Evaluates the stopping rule of the run, fixed budgets K = 1 to T_max, thresholds, and how labels
-change from turn to turn. Writes replay.json. The terminal shows the averages of the paper's data
-sets, and each data set that is in none of them. --compare-stops adds rules that need no self-check (docs/stopping.md) and compares all
+Evaluates the stopping rule of the run, fixed budgets K = 1 to T_max, and thresholds. Writes
+replay.json. The terminal shows the averages of the paper's data sets, and each data set that is in
+none of them. --compare-stops adds rules that need no self-check (docs/stopping.md) and compares all
 within the same tokens: those of the run's rule, or --budget.
 
 Fresh turns (model.evaluation.fresh_turns) are independent samples, so majority voting is evaluated
@@ -23,7 +23,6 @@ from typing import Any
 from svr_lightning.analysis.logs import read_recording
 from svr_lightning.analysis.metrics import groups, summarize
 from svr_lightning.analysis.replay import MissingTurnsError, curves
-from svr_lightning.analysis.results import setting
 from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.analysis.voting import VOTES, vote
 from svr_lightning.core.metrics import DEFINITIONS
@@ -52,14 +51,17 @@ def run(options: argparse.Namespace) -> int:
     require(known, f"--budget must be a number of tokens above 0, at most {MAX_COUNT}")
     recorded = read_recording(options.evaluation, options.columns)
     tables, rule, max_turns = recorded.tables, recorded.rule, recorded.max_turns
-    privileged = setting(recorded.config, "protocol", "privileged") is True
-    found: dict[str, Any] = {"samples": str(recorded.samples), "privileged": privileged}
+    found: dict[str, Any] = {"samples": str(recorded.samples), "privileged": recorded.privileged}
     try:
         found |= curves(tables, rule, max_turns)
         if options.compare_stops or options.budget is not None:
             found["stops"] = {
                 part: compare_stops(
-                    {name: tables[name] for name in names}, rule, max_turns, options.budget
+                    {name: tables[name] for name in names},
+                    rule,
+                    max_turns,
+                    options.budget,
+                    is_log=recorded.is_log,
                 )
                 for part, names in groups(tables).items()
             }
@@ -68,7 +70,6 @@ def run(options: argparse.Namespace) -> int:
     if recorded.independent:
         ks = [k for k in VOTES if k <= max_turns]
         found["votes"] = {name: vote(table, ks) for name, table in tables.items()}
-        del found["transitions"]  # a fresh turn mends and breaks no answer
     out = options.out or recorded.samples.parent / "replay"
     write_json(out / "replay.json", found)
     show(found, str(rule))

@@ -103,10 +103,8 @@ def frontier_numbers(methods: Sequence[Method]) -> Numbers:
         ]
         if not there:
             continue
-        lines = []
         whole = [method for _, method in there if method.budgets]
-        for method in whole[:1]:
-            lines.append(_line(method, "fixed budgets", method.budgets, part))
+        lines = [_line(method, "fixed budgets", method.budgets, part) for method in whole[:1]]
         for _, method in there:
             if method.votes:
                 lines.append(_line(method, "votes", [*method.votes.values()], part))

@@ -22,7 +22,7 @@ from svr_lightning.analysis.metrics import (
     summarize,
 )
 from svr_lightning.analysis.replay import THRESHOLDS, measured_under, replay, threshold_rules
-from svr_lightning.analysis.results import Evaluation, section, setting
+from svr_lightning.analysis.results import Evaluation, section
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.analysis.voting import VOTES, vote
 from svr_lightning.core.stopping import Confident, StopRule
@@ -224,8 +224,7 @@ def read_methods(arguments: Sequence[str]) -> list[Method]:
             runs.append([source])
     methods = []
     for name, parts in seeds.items():
-        configs = [source.config for sources in parts for source in sources]
-        if any(setting(config, "protocol", "privileged") is True for config in configs):
+        if any(source.privileged for sources in parts for source in sources):
             name = f"privileged: {name}"
         each = [_run(sources, number) for number, sources in enumerate(parts, start=1)]
         if len({run.seed for run in each}) < len(each):  # they may be those of evaluations

@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 
 from svr_lightning.analysis.metrics import measure
-from svr_lightning.analysis.replay import THRESHOLDS, curves, replay, transitions
+from svr_lightning.analysis.replay import THRESHOLDS, curves, replay
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.analysis.table import turn_tables as tables_of
 from svr_lightning.core.stopping import Confident, Posterior, StopRule
 from tests.trajectories import (
     adaptive,
-    first_turns,
     record,
     records_of,
     turn_tables,
@@ -38,11 +37,6 @@ def _returned(threshold: float, max_turns: int = 3) -> list[tuple[int, bool]]:
 def test_replaying_the_threshold_gives_what_adaptive_inference_records():
     recorded = [(row["returned_turn"], row["stopped_early"]) for row in adaptive()]
     assert _returned(0.85) == recorded
-
-
-def test_a_lower_threshold_stops_where_its_gate_first_opens():
-    # At .80 e and f open at turn 1 (C .80 each); c1 is truncated; d says C at turn 3 only.
-    assert _returned(0.80) == [(1, True), (1, True), (2, True), (3, False), (1, True), (1, True)]
 
 
 def test_a_higher_threshold_stops_later_and_one_that_no_turn_reaches_never():
@@ -121,10 +115,3 @@ def test_curves_hold_every_budget_and_threshold():
     assert (low["accuracy"], low["pse"], low["turns"]) == (4 / 6, 2 / 6, 9 / 6)
     assert found["operating_point"] == found["thresholds"][7]
     assert curves(turn_tables(uncensored()), NATS, 3)["thresholds"] == []
-
-
-def test_transitions_count_what_a_turn_fixed_and_what_it_broke():
-    (table,) = turn_tables([*uncensored(), *first_turns([1])]).values()
-    # Turn 1 to 2: a breaks, b, c, f are fixed, d stays wrong, e breaks.
-    # Turn 2 to 3: b stays right, c and f break, d is fixed, a and e stay wrong.
-    assert transitions(table) == [[[1, 3], [2, 0]], [[2, 1], [2, 1]]]

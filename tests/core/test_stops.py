@@ -80,6 +80,16 @@ def test_an_option_is_right_and_costs_what_a_replay_of_its_rule_says():
             assert (options.tokens[index, 0] == expected["total_tokens"]).all(), rule
 
 
+def test_every_data_set_counts_the_same_as_in_all_averages():
+    """Of two problems none is right, for 105 tokens each; of six all are, for 115."""
+    rows = [
+        record(str(k), (k > 1, "C", 0.9, 15 if k > 1 else 5), dataset="ab"[k > 1]) for k in range(8)
+    ]
+    found = compare_stops(turn_tables(rows), Confident(), 1)
+    assert (found["budget"], found["rows"][0]["tokens"]) == (110, 110)
+    assert found["rows"][0]["accuracy"] == 0.5
+
+
 def test_a_family_over_budget_has_no_accuracy():
     found = compare_stops(turn_tables(four()), Confident(), 4, 9.0)
     assert found["winner"] is None

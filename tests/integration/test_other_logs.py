@@ -132,6 +132,19 @@ def test_tokens_are_promised_only_where_all_were_counted(counted, said, tmp_path
     assert f"{said} have no tokens" in line
 
 
+def test_rules_are_compared_by_what_a_log_has_and_only_where_all_tokens_were_counted(
+    tmp_path, capsys
+):
+    rows = [{**PLAIN, "id": k, "tokens": 5} for k in range(9)]
+    assert main(["replay", str(written(tmp_path, rows)), "--compare-stops"]) == 0
+    found = read_json(tmp_path / "replay" / "replay.json")["stops"]["log"]["rows"]
+    names = [row["name"] for row in found]
+    assert names == ["fixed turns", "confidence", "oracle (reads labels)"]
+    del rows[0]["tokens"]
+    line = refused(capsys, "replay", written(tmp_path, rows), "--compare-stops")
+    assert "a comparison at equal tokens: 1 of 9 turns have no tokens" in line
+
+
 def test_a_cluster_and_a_question_count_wherever_they_stand_among_the_rows_of_a_problem(tmp_path):
     turns = [
         {**PLAIN, "id": name, "turn": place, "cluster": cluster, "question": question}

@@ -44,6 +44,8 @@ def test_the_operating_point_is_the_rule_that_the_run_had(tmp_path, capsys):
         assert "privileged: labels in prompts" in shown
         point = read_json(tmp_path / "replay" / "replay.json")["operating_point"]
         assert point["datasets"]["toy"]["esr"] == 1.0
+        line = refused(capsys, "certify", tmp_path, "--max-pse", 0.1)
+        assert "its prompts showed labels, which new problems do not have" in line
 
 
 @pytest.mark.parametrize("command", [["replay"], ["certify", "--max-wrong-accepted", "0.5"]])
@@ -107,7 +109,6 @@ def test_fresh_turns_vote_and_every_number_is_written(tmp_path, capsys):
     assert "\x1b[31m" not in shown
     assert max(map(len, shown.splitlines()[:-1])) <= 80
     found = read_json(tmp_path / "replay" / "replay.json")
-    assert "transitions" not in found
     votes = found["votes"]
     # Of the paper's numbers of votes, three turns allow one.
     assert (votes["math500"]["maj@3"], votes[hostile]["maj@3"]) == (1.0, 0.0)
