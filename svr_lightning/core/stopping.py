@@ -375,7 +375,7 @@ def rule_from_config(evaluation: Mapping[str, Any]) -> StopRule:
     """The rule of a recorded ``model.evaluation``; the paper's if it names none.
 
     Raises:
-        ValueError: for what is no rule of this file, and for results whose settings are no longer known.
+        ValueError: for what is no rule of this file, and for settings that are no longer known.
     """
     stop = evaluation.get("stop")
     if stop is None:
