@@ -330,9 +330,9 @@ def test_a_rule_survives_its_configuration(rule):
     assert rule_from_config({"stop": rule_as_config(rule)}) == rule
 
 
-def test_results_without_a_rule_have_the_papers_and_those_of_version_0_1_are_refused():
+def test_results_without_a_rule_have_the_papers_and_those_with_settings_of_old_are_refused():
     assert rule_from_config({}) == Confident()
-    with pytest.raises(ValueError, match=r"gate: settings of version 0\.1; evaluate again"):
+    with pytest.raises(ValueError, match="gate is no longer a setting; evaluate again"):
         rule_from_config({"threshold": 0.7, "gate": "joint"})
 
 
