@@ -6,7 +6,6 @@ first, in rank order), because a distributed sampler may give an example to two 
 all rows count. Rows of turns need an id for each turn. The value is nan if it is undefined.
 """
 
-import re
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,8 +22,7 @@ from svr_lightning.core.metrics import VERDICT_CODES as VERDICT_CODES
 class ColumnMetric(Metric):
     """Gathers columns over batches and ranks, drops repeated rows, computes one number.
 
-    A subclass names its metric. Its ``columns``, in the order in which :meth:`update` takes them,
-    are those of its definition under shorter names: ``correct``, ``tokens``.
+    A subclass names its metric; :meth:`update` takes the columns of its definition, in their order.
     """
 
     is_differentiable = False
@@ -36,9 +34,7 @@ class ColumnMetric(Metric):
         super().__init_subclass__(**kwargs)
         definition = DEFINITIONS[name]
         cls.name = name
-        cls.columns = tuple(
-            re.sub(".*_(correct|tokens)$", r"\1", column) for column in definition.columns
-        )
+        cls.columns = definition.columns
         cls.higher_is_better = definition.higher_is_better
 
     def __init__(self, **kwargs: Any) -> None:
@@ -51,7 +47,7 @@ class ColumnMetric(Metric):
         """Add rows: the metric's columns, [N] each, in order or by name, and ids [N] int64.
 
         Names of columns that the metric lacks are ignored, so that a ``MetricCollection`` may give
-        all columns to each of its metrics.
+        all columns to each of its metrics if their rows are the same: problems, or turns.
 
         Raises:
             ValueError: if a column cannot hold its values, or has another length than the first.
@@ -104,7 +100,7 @@ def _checked(name: str, values: Tensor) -> Tensor:
     if values.dim() != 1:
         raise ValueError(f"{name} must be 1-D, one entry per row; got shape {tuple(values.shape)}")
     low = -1 if name in ("verdict", "example_ids") else 0  # an id of -1 is none
-    high = 2**63 - 1 if name in ("turns", "tokens", "example_ids") else 1
+    high = 2**63 - 1 if name.endswith(("turns", "tokens", "_ids")) else 1
     exact = values.detach().to(_dtype(name), copy=True)
     good = (exact >= low) & (exact <= high) & (exact == values)
     if not bool(good.all()):

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from svr_lightning.analysis.intervals import wilson_interval
 from svr_lightning.analysis.metrics import averages, groups, measure, summarize
@@ -93,22 +92,15 @@ def test_thresholds_have_a_line_of_accuracy_and_one_of_pse(svr):
     assert pse.get_lines()[1].get_xdata() == [0.85, 0.85]
 
 
-def lines_of(figure: Figure) -> dict[str, tuple[list[float], list[float]]]:
-    """What is drawn under each name of the legend."""
-    (axes,) = figure.axes
-    return {
-        line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines
-    }
-
-
 def test_the_frontier_counts_prompts_and_completions_of_all_turns(svr):
     (panel,) = frontier_numbers([svr])["panels"]
     (point,) = panel["points"]
     assert point["tokens"] == 3328 / 6
     # Prompts of 100, 200 and 300; completions of 733, 272 and 283 in all.
     assert panel["lines"][0]["tokens"] == pytest.approx([1333 / 6, 2805 / 6, 4888 / 6])
-    drawn = lines_of(draw_frontier({"panels": [panel]}))
-    assert drawn["SVR"] == ([3328 / 6], [0.5])
+    (axes,) = draw_frontier({"panels": [panel]}).axes
+    (drawn,) = (line for line in axes.lines if line.get_label() == "SVR")
+    assert drawn.get_xydata().tolist() == [[3328 / 6, 0.5]]
 
 
 def test_pooling_keeps_every_problem_of_every_data_set():

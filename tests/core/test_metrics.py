@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import tensor
+from torchmetrics import MetricCollection
 
 from svr_lightning.analysis.metrics import measure_all, named_metrics
 from svr_lightning.callbacks.before_after import print_comparison
@@ -104,6 +105,12 @@ def test_rows_with_an_id_count_once_and_rows_without_all_count(kind, columns, na
     wrong = [1 / 5, 2 / 6, 3 / 7, 4 / 8, 4 / 9, 4 / 10, 5 / 11, 6 / 12]
     expected = sum(wrong) / 12 if name == "aurc" else EXPECTED[name]
     assert metric.compute().item() == pytest.approx(expected, rel=1e-15)
+
+
+def test_a_collection_gives_each_metric_its_own_columns():
+    collection = MetricCollection([FinalAccuracy(), FirstTurnAccuracy()])
+    collection.update(final_correct=FINAL, first_correct=tensor([1, 0, 0, 0, 1, 0]))
+    assert collection.compute() == {"FinalAccuracy": 1 / 2, "FirstTurnAccuracy": 1 / 3}
 
 
 def test_the_area_under_risk_and_coverage_takes_equal_confidences_in_random_order():
