@@ -206,6 +206,10 @@ def read_methods(arguments: Sequence[str]) -> list[Method]:
     seeds: dict[str, list[list[Evaluation]]] = {}
     for argument in arguments:
         name, path = _split(argument)
+        require(
+            name not in seeds or argument.startswith(f"{name}="),
+            f"{argument}: a run before it is called {name!r}, too; write NAME=FOLDER",
+        )
         source = read_recording(path)
         require(not source.is_log, f"{path}: a log has no verdicts; replay and certify read logs")
         runs = seeds.setdefault(name, [])

@@ -513,10 +513,10 @@ def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(tm
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["m={folder}/nowhere"], "nowhere"),
         (["m={folder}"], "eval/one"),
         (["m={folder}/log.csv"], "log.csv: a log has no verdicts; replay and certify read logs"),
         (["={folder}/eval/one"], "NAME=FOLDER"),
+        (["{folder}/eval/one", "{folder}/eval/one/../one"], "a run before it is called 'one', too"),
         (["m={folder}/unlabelled"], "no label"),
         (["m={folder}/eval/one", "--out", "{folder}/file/x"], "file is a file"),
     ],
