@@ -108,12 +108,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _number(wanted: str, holds: Callable[[float], bool]) -> Callable[[str], float]:
     """An option's value for which a condition ``holds``, which is ``wanted`` in words."""
 
-    def value(text: str) -> float:
+    def number(text: str) -> float:  # by this name argparse refuses what is none
         if not holds(float(text)):
             raise argparse.ArgumentTypeError(f"{text} must be {wanted}")
         return float(text)
 
-    return value
+    return number
 
 
 _PROMISES: dict[str, Name] = {
@@ -243,7 +243,7 @@ def _certify(
     say(*(f"note: {note}" for note in notes))
     if broken:
         say(f"broken there: {', '.join(broken)}. Do not use it: new problems may be harder")
-    say(", ".join(map(str, files)))
+    print(*files, sep=", ")  # in one piece, however long
     return BROKEN if choice is None or broken else 0
 
 

@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     out = options.out or recorded.samples.parent / "replay"
     write_json(out / "replay.json", found)
     show(found, str(rule))
-    say(str(out / "replay.json"))
+    print(out / "replay.json")
     return 0
 
 

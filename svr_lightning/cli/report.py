@@ -46,5 +46,5 @@ def run(options: argparse.Namespace) -> int:
     write_file(out / "tables.tex", [tables_tex(tables)])
     write_file(out / "tables.md", [tables_md(tables)])
     say(*notes, style="grey50")
-    say(f"{out / 'index.html'}: {len(figures)} figures, {len(tables)} tables")
+    print(f"{out / 'index.html'}: {len(figures)} figures, {len(tables)} tables")
     return 0

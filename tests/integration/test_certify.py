@@ -93,6 +93,7 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written_where_predict_
         shown.split()
     )
     assert max(map(len, shown.split("certificate.json")[0].splitlines()[:-1])) <= 80
+    assert f", {policy}/operating_point.json\n" in shown  # a path is not broken
 
 
 def test_a_promise_that_no_threshold_keeps_is_not_certified(samples, policy, capsys):
