@@ -230,8 +230,8 @@ def candidates_of(
 def cheapest(candidates: Sequence[Candidate], promises: Sequence[Promise]) -> Candidate | None:
     """The certified one with the fewest tokens that accepts answers which could break a promise.
 
-    Of equals, or without tokens, the one with the fewest turns; then the more accurate, then the
-    stricter.
+    Of equals, or without tokens, the one with the fewest turns; then the more accurate; then the
+    one that accepts more, which decides if there is one turn; then the stricter.
     """
 
     def useful(row: Candidate) -> bool:
@@ -240,7 +240,7 @@ def cheapest(candidates: Sequence[Candidate], promises: Sequence[Promise]) -> Ca
 
     def cost(row: Candidate) -> tuple[float, ...]:
         rates = row.rates
-        return rates["tokens"], rates["turns"], rates["wrong"], -row.threshold
+        return rates["tokens"], rates["turns"], rates["wrong"], -rates["accepted"], -row.threshold
 
     return min(filter(useful, candidates), key=cost, default=None)
 
