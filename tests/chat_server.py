@@ -140,3 +140,8 @@ def turn_of(body: dict[str, Any]) -> int:
     """The turn that a request is for, as its prompt says."""
     header = re.match(r"\[T=(\d+)\]", body["messages"][-1]["content"])
     return int(header[1]) if header else 1
+
+
+def doubts_first(body: dict[str, Any], number: int) -> Reply:
+    """A model that doubts its first turn and is sure of the second one."""
+    return completion(DOUBT if turn_of(body) == 1 else SURE)

@@ -156,6 +156,11 @@ class Certificate(Struct, frozen=True, kw_only=True):
             return ()
         return ("made from a log: prompts, policy and decoding are not recorded",)
 
+    @property
+    def of_all(self) -> bool:
+        """Whether it promises something of all answers, not of accepted ones alone."""
+        return any(one.name == "wrong" for one in self.promised)
+
     def calibrated_on(self, names: Mapping[K, Iterable[str]]) -> set[K]:
         """Which problems, by any of their names, it was calibrated on.
 
@@ -186,7 +191,7 @@ class Certificate(Struct, frozen=True, kw_only=True):
         """
         now = {"rule": rule, **(decoding or {}), "max_turns": max_turns}
         certified = {"rule": self.rule, **self.decoding, "max_turns": self.max_turns}
-        if "wrong" in {one.name for one in self.promised}:
+        if self.of_all:
             now["otherwise"], certified["otherwise"] = otherwise, "answer"
         return [
             f"{name}={now[name]} instead of {value}"

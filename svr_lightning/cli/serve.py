@@ -61,8 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--max-model-len",
         type=int,
-        default=8192,
-        help="tokens of a prompt with its completion, for --policy; prompts get half",
+        help="tokens of a prompt with its completion, for --policy (8192); prompts get half",
     )
     template = '{"enable_thinking": false}'
     add("--chat-template-kwargs", metavar="JSON", type=json_object, default=template)
@@ -135,7 +134,8 @@ def describe(server: Any, options: argparse.Namespace) -> str:
         parts.append("no certificate")
     else:
         promises = ", ".join(certificate.promises)
-        parts.append(f"certificate {certificate.id} ({promises}) of accepted answers alone")
+        which = "all answers" if certificate.of_all else "accepted answers alone"
+        parts.append(f"certificate {certificate.id} ({promises}) of {which}")
         parts += (f"it covers no answer: {reason}" for reason in certificate.unrecorded)
     if options.escalate is not None:
         parts.append(f"unsure answers go to {options.escalate_model}")
@@ -164,6 +164,7 @@ def make_server(options: argparse.Namespace) -> Any:
         policy: Backend = _engine_backend(options, settings.certificate)
     else:
         require(options.model is not None, "--upstream needs --model NAME")
+        require(options.max_model_len is None, "--max-model-len needs --policy")
         policy = _server(
             options,
             "upstream",
@@ -235,11 +236,8 @@ def _stronger(options: argparse.Namespace, certificate: Certificate | None) -> U
         _refuse_options_of(options, "escalate")
         return None
     require(options.escalate_model is not None, "--escalate needs --escalate-model NAME")
-    other = certificate and certificate.departures(
-        certificate.rule, certificate.max_turns, otherwise="escalate"
-    )
     require(
-        not other,
+        certificate is None or not certificate.of_all,
         "--escalate: the certificate promises something of all answers, and knows nothing of the "
         "second model's; certify --max-pse or --max-wrong-accepted, or leave out --escalate",
     )
@@ -291,10 +289,11 @@ def _engine_backend(options: argparse.Namespace, certificate: Certificate | None
     from svr_lightning.policy.config import PolicyConfig
     from svr_lightning.policy.policy import Policy
 
+    length = 8192 if options.max_model_len is None else options.max_model_len
     config = PolicyConfig(
         path=options.policy,
-        max_prompt_tokens=options.max_model_len // 2,
-        max_model_len=options.max_model_len,
+        max_prompt_tokens=length // 2,
+        max_model_len=length,
         chat_template_kwargs=options.chat_template_kwargs,
     )
     if fault := driver_fault():

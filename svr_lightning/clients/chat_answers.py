@@ -8,7 +8,7 @@ missing; and an error may come with status 200. docs/serving.md lists servers.
 import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -16,10 +16,13 @@ from msgspec import Meta, Struct, convert
 
 from svr_lightning.clients.masking import NOTHING_MASKED, Mask
 from svr_lightning.core.parsing import ANSWER_CLOSE, CLOSE_TAG, THINK_CLOSE, THINK_OPEN
-from svr_lightning.core.types import FinishReason, RemoteCompletion
+from svr_lightning.core.types import FinishReason, RemoteCompletion, Turn
 
 TIMED_OUT = 408
 """The status of an answer that did not come in time."""
+OF_ONE_REQUEST = (400, 413, 422)
+"""Statuses that refuse one request: another one may be shorter, or pass a filter of content. With
+others, such as 402 of an account without credit, every request fails."""
 _THINK_TAG = re.compile(r"<(/?)think>", re.IGNORECASE)
 _OTHER_CLOSE = re.compile(
     r"</(?:\w+[:|])?(?:think\w*|thought|reasoning)(?::\w+)?\s*>|\[/THINK\]|\u25c1/think\u25b7"
@@ -256,6 +259,8 @@ class ServerError(ValueError):
 
     tries = 1
     """How often the request was sent."""
+    turns: Sequence[Turn] = ()
+    """Those before it, if a controller sent the request."""
 
     def __init__(
         self,

@@ -42,13 +42,15 @@ class Backend(ABC):
     """Held while a question is answered; bounds concurrency."""
     on_error: Callable[[ServerError], None] | None = None
     """Called with the error of each failed try."""
+    unsent: Sequence[str] = ()
+    """Fields of a request that it does not hand on."""
     fault: str | None = None
     """What is wrong, if it is known before a request fails."""
     scores_of: Callable[[Any, Reading], TokenScores] = staticmethod(scores_of_reply)
     """Computes the scores that some stopping rules read."""
 
     @abstractmethod
-    def lifespan(self, app: Any) -> AbstractAsyncContextManager[None]:
+    def lifespan(self) -> AbstractAsyncContextManager[None]:
         """Within it, it works, in the event loop of the requests; at its end they fail."""
 
     def fits(self, messages: Sequence[Message]) -> bool:
@@ -83,10 +85,11 @@ class Upstream(Backend):
     ) -> None:
         self._model = model
         self._name = name
+        self.unsent = [name for name, sent_as in model.fields.items() if sent_as is None]
         self._http = Connections(_CONNECTIONS, RETRIES, access=access)
 
     @contextlib.asynccontextmanager
-    async def lifespan(self, app: Any) -> AsyncIterator[None]:
+    async def lifespan(self) -> AsyncIterator[None]:
         """Close the connections at the end."""
         self._http.on_error = self.on_error
         try:
@@ -125,7 +128,7 @@ class EngineBackend(Backend):
         self._numbers = count()
 
     @contextlib.asynccontextmanager
-    async def lifespan(self, app: Any) -> AsyncIterator[None]:
+    async def lifespan(self) -> AsyncIterator[None]:
         """Run the thread, which ends after its current step."""
         thread = threading.Thread(target=self._work, name="engine", daemon=True)
         thread.start()

@@ -9,12 +9,13 @@ import asyncio
 import inspect
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from svr_lightning.analysis.operating_point import Certificate
 from svr_lightning.clients.chat_answers import (
+    OF_ONE_REQUEST,
     ServerError,
     error_in,
     read_answer,
@@ -36,8 +37,6 @@ from svr_lightning.recipes.dialogues import PromptRequest, RolloutGenerator, cha
 
 LONGEST_TEXT = 2**20
 """Characters of a completion that are read; a longer one counts as cut off."""
-_LONG_TEXT = 2**14
-"""A longer text is read in a thread, since other questions share the event loop."""
 
 Client = Callable[[list[Message], int], Any]
 """Takes messages and a completion limit in tokens; returns a reply, or an awaitable of one. It is
@@ -92,14 +91,17 @@ def refused(error: Exception) -> str | None:
         getattr(error, "status_code", None),
         getattr(response, "status_code", None),
     )
-    if not any(status in (400, 413, 422) for status in statuses):
+    if not any(status in OF_ONE_REQUEST for status in statuses):
         return None
     message, _, _ = error_in(getattr(response, "content", b"") or str(error).encode())
     return message or one_line(error)
 
 
 class Unused(NamedTuple):
-    """Calls without a turn: cancelled because another sample was accepted, or refused."""
+    """Calls without a turn: refused by the model, or cancelled.
+
+    They are cancelled once another sample is accepted, and at the limit of time.
+    """
 
     calls: int
     prompt_tokens: int
@@ -111,9 +113,14 @@ class Escalation(NamedTuple):
     """What came of asking the second model."""
 
     completion: AnyCompletion | None
-    """Its answer; None if it gave none."""
+    """What it said; None if it said nothing."""
     error: str = ""
-    """Why it gave none."""
+    """Why this is no answer."""
+
+    @property
+    def answer(self) -> AnyCompletion | None:
+        """Its answer; None if it gave none."""
+        return None if self.error else self.completion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +138,9 @@ class Result:
     reason: str
     """Why it ended, in a few words."""
     certificate: Certificate | None
-    """The certificate that applies; None without one, if it was made from a log, if a limit ended
-    the trajectory, or if the answer is the second model's."""
+    """The certificate that covers the answer; None if none does."""
+    uncertified: tuple[str, ...]
+    """Why the controller's certificate does not."""
     refusal: str | None
     """What the model said instead of another turn, if it refused."""
     unused: Unused
@@ -148,9 +156,9 @@ class Result:
     @property
     def completion(self) -> AnyCompletion | None:
         """The completion that holds the answer; None if it was given up."""
-        if self.escalation is not None and self.escalation.completion is not None:
-            return self.escalation.completion
-        return None if self.returned is None else self.returned.completion
+        if self.returned is not None:
+            return self.returned.completion
+        return self.escalation and self.escalation.answer
 
     @property
     def outcome(self) -> Literal["answered", "gave_up"]:
@@ -169,15 +177,11 @@ class Result:
 
     @property
     def completions(self) -> list[AnyCompletion]:
-        """The completions of all turns, then that of the second model."""
+        """The completions of all turns, then what the second model said."""
         completions = [turn.completion for turn in self.turns]
         if self.escalation is not None and self.escalation.completion is not None:
             completions.append(self.escalation.completion)
         return completions
-
-
-def _completion_tokens(turns: Iterable[Turn]) -> int:
-    return sum(turn.completion.completion_tokens for turn in turns)
 
 
 @dataclass(frozen=True)
@@ -263,23 +267,27 @@ class Controller(Settings, _Asking):
         signals = [turn.signals for turn in turns]
         reason = limit or f"no turn was accepted by: {self.rule}"
         answer = returned = None
-        certificate = self.certificate
-        if limit or (certificate is not None and certificate.unrecorded):
-            certificate = None
-        if escalation is not None and escalation.completion is not None:
-            second = escalation.completion
+        second = escalation and escalation.answer
+        if second is not None:
             answer = self.named_task.read(second.text, truncated=second.truncated).answer
-            certificate = None
         elif turns and (accepted or self.otherwise == "answer"):
             returned = turns[self.rule.answer_turn(signals, self.max_turns) - 1]
             answer = returned.answer
+        certificate = self.certificate
+        uncertified: tuple[str, ...] = ()
+        if certificate is not None:
+            uncertified = certificate.unrecorded
+            if limit or not (accepted or certificate.of_all):
+                whose = "the answer is the second model's" if second else "it is not accepted"
+                uncertified = (*uncertified, limit or whose)
         return Result(
             accepted=accepted,
             answer=answer,
             returned=returned,
             turns=tuple(turns),
             reason=self.rule.reason(signals) if accepted else reason,
-            certificate=certificate,
+            certificate=None if uncertified else certificate,
+            uncertified=uncertified,
             refusal=None if calls.refusal is None else calls.refusal.text,
             unused=unused,
             escalation=escalation,
@@ -333,15 +341,16 @@ class Controller(Settings, _Asking):
         try:
             prompt = PromptRequest(messages, self.completion_limit)
             completion = await calls.next(prompt, deadline, 1)
+        except ServerError as error:
+            return Escalation(error.refusal, str(error))
         except Exception as error:
-            reason = str(error) if isinstance(error, ServerError) else format_exception(error)
-            return Escalation(None, reason)
+            return Escalation(None, format_exception(error))
         finally:
             await calls.close(())
         if completion is None:
             return Escalation(None, f"limit of {self.seconds:g} seconds")
         if not completion.text.strip():
-            return Escalation(None, "an answer without text")
+            return Escalation(completion, "an answer without text")
         return Escalation(completion)
 
 
@@ -356,6 +365,9 @@ def _advance(rollout: RolloutGenerator, completion: AnyCompletion) -> tuple[Any,
 class _Calls:
     """Calls of an asynchronous client, up to ``at_once`` at the same time."""
 
+    long_text: float = 2**14
+    """A longer text is read in a thread, since other questions share the event loop."""
+
     def __init__(self, client: Client, at_once: int = 1) -> None:
         self._client = client
         self._at_once = at_once
@@ -363,6 +375,8 @@ class _Calls:
         """Each running call, with the time of its start in seconds."""
         self._taken = 0.0
         """Seconds of calls that were completed."""
+        self._limit = 0
+        """Completion tokens that no call exceeds."""
         self.refusal: RemoteCompletion | None = None
         """What the model said in the call that it refused."""
 
@@ -374,6 +388,7 @@ class _Calls:
             deadline: of the clock ``time.monotonic``.
             most: completions that may still be needed.
         """
+        self._limit = prompt.max_completion_tokens
         while len(self._running) < min(self._at_once, most):
             self._running[asyncio.ensure_future(self._call(prompt))] = time.monotonic()
         left = None if deadline == math.inf else max(deadline - time.monotonic(), 0.0)
@@ -392,7 +407,7 @@ class _Calls:
 
     async def read(self, rollout: RolloutGenerator, completion: AnyCompletion) -> tuple[Any, bool]:
         """Give a rollout its completion; see :func:`_advance`."""
-        if len(completion.text) <= _LONG_TEXT:
+        if len(completion.text) <= self.long_text:
             return _advance(rollout, completion)
         return await asyncio.to_thread(_advance, rollout, completion)
 
@@ -400,13 +415,14 @@ class _Calls:
         """Cancel what runs; ``turns`` tell how fast it was."""
         now = time.monotonic()
         prompt = turns[0].completion.prompt_tokens if turns else 0
-        speed = _completion_tokens(turns) / self._taken if self._taken else 0.0
+        written = sum(turn.completion.completion_tokens for turn in turns)
+        speed = written / self._taken if self._taken else 0.0
         for task in self._running:
             task.cancel()
         if self._running:
             await asyncio.wait(self._running)
         unused = [
-            (prompt, (now - started) * speed)
+            (prompt, min((now - started) * speed, self._limit))
             if task.cancelled() or task.exception()
             else (prompt, task.result().completion_tokens)
             for task, started in self._running.items()
@@ -419,6 +435,8 @@ class _Calls:
 class _CallsNow(_Calls):
     """Calls of a synchronous client, one after another."""
 
+    long_text = math.inf
+
     async def next(self, prompt: PromptRequest, deadline: float, most: int) -> AnyCompletion | None:
         """The client's completion; None if there is no time for it."""
         if time.monotonic() >= deadline:
@@ -429,7 +447,3 @@ class _CallsNow(_Calls):
                 reply.close()
             raise TypeError("the client is asynchronous; use solve_async")
         return read_reply(reply)
-
-    async def read(self, rollout: RolloutGenerator, completion: AnyCompletion) -> tuple[Any, bool]:
-        """Give a rollout its completion, at once."""
-        return _advance(rollout, completion)

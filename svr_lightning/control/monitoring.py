@@ -75,8 +75,8 @@ class Monitor:
         if error.refusal is None:
             self._upstream_errors.labels(model, error.status).inc()
 
-    def request(self, status: int, seconds: float, result: Result | None, error: str) -> None:
-        """Count a request that has ended, and log it."""
+    def request(self, status: int, seconds: float, end: Result | ServerError) -> None:
+        """Count a request that has ended, with the turns before its error, and log it."""
         self._requests.labels(status).inc()
         self._seconds.observe(seconds)
         line: dict[str, str | int] = {
@@ -84,20 +84,19 @@ class Monitor:
             "status": status,
             "seconds": f"{seconds:.3f}",
         }
-        if result is not None:
-            self._answers.labels(outcome(result)).inc()
-            self._turns.inc(len(result.turns))
-            self._tokens.labels("prompt").inc(result.prompt_tokens)
-            self._tokens.labels("completion").inc(result.completion_tokens)
-            line["outcome"] = outcome(result)
-            line["turns"] = len(result.turns)
-            line["prompt_tokens"] = result.prompt_tokens
-            line["completion_tokens"] = result.completion_tokens
-            if result.escalation is not None:
-                answered = result.escalation.completion is not None
-                self._escalations.labels("answered" if answered else "failed").inc()
-                if not answered:
-                    line["escalation_error"] = json.dumps(result.escalation.error)
-        if error:
-            line["error"] = json.dumps(error)
+        fault = str(end)
+        if isinstance(end, Result):
+            fault = end.escalation.error if end.escalation else ""
+            line["outcome"] = outcome(end)
+            self._answers.labels(outcome(end)).inc()
+            if end.escalation:
+                self._escalations.labels("failed" if fault else "answered").inc()
+        line["turns"] = len(end.turns)
+        self._turns.inc(len(end.turns))
+        for kind in ("prompt", "completion"):
+            of_turns = sum(getattr(turn.completion, f"{kind}_tokens") for turn in end.turns)
+            line[f"{kind}_tokens"] = spent = getattr(end, f"{kind}_tokens", of_turns)
+            self._tokens.labels(kind).inc(spent)
+        if fault:
+            line["error"] = json.dumps(fault)
         _log.info(" ".join(f"{name}={value}" for name, value in line.items()))

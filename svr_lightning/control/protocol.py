@@ -20,6 +20,7 @@ from svr_lightning.core.parsing import (
     self_check_start,
     without_spans,
 )
+from svr_lightning.core.ranges import Count
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Decoding, Message, Turn
 from svr_lightning.errors import field_error, one_line, require
@@ -38,14 +39,14 @@ _PLAIN_TEXT: tuple[Any, ...] = ({"type": "text"}, ["text"], "text", "text/plain"
 """Their values that ask for one text."""
 Content = Literal["answer", "turn"]
 """What a message holds: the answer's text, or the turn as the policy wrote it."""
-Tokens = Annotated[int, Meta(ge=1, le=2**31)]
 
 
 def require_model(name: str, served: str) -> None:
     """Refuse a request for another model than the one that is served."""
     if name != served:
-        message = f"no model {one_line(name)!r}; this server has {served!r}"
-        raise ServerError(message, 404, code="model_not_found")
+        raise ServerError(
+            f"no model {one_line(name)!r}; this server has {served!r}", 404, code="model_not_found"
+        )
 
 
 class Controls(Struct, forbid_unknown_fields=True):
@@ -53,14 +54,10 @@ class Controls(Struct, forbid_unknown_fields=True):
 
     threshold: float | None = None
     """The threshold of the rule Confident."""
-    max_turns: Tokens | None = None
+    max_turns: Count | None = None
     """T_max, at most the server's."""
     content: Content | None = None
     """Instead of the server's ``--content``."""
-
-
-class _StreamOptions(Struct):
-    include_usage: bool | None = None
 
 
 class _Part(Struct):
@@ -98,10 +95,10 @@ class ChatRequest(Struct):
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    max_tokens: Tokens | None = None
-    max_completion_tokens: Tokens | None = None
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
     stream: bool | None = None
-    stream_options: _StreamOptions | None = None
+    stream_options: dict[str, Any] | None = None
     svr: Controls | None = None
 
     @property
@@ -145,15 +142,14 @@ def read_request(body: bytes, model: str) -> tuple[ChatRequest, list[str]]:
         request = convert(fields, ChatRequest)
     except ValueError as error:
         raise ServerError(field_error(error, "the body", ChatRequest), 400) from error
-    if request.model is not None:
-        require_model(request.model, model)
+    require_model(request.model or model, model)
     for name, value in fields.items():
         if _OTHER_THAN_TEXT.fullmatch(name) and value and value not in _PLAIN_TEXT:
-            message = f"{one_line(name)} is not supported: an answer is one text; leave it out"
-            raise ServerError(message, 400)
+            raise ServerError(
+                f"{one_line(name)} is not supported: an answer is one text; leave it out", 400
+            )
     if request.messages[-1].role != "user" or not request.question.strip():
-        message = "messages: the last one must be the user's question, with text"
-        raise ServerError(message, 400)
+        raise ServerError("messages: the last one must be the user's question, with text", 400)
     others = fields.keys() - ChatRequest.__struct_fields__
     ignored = sorted(name[:40] for name in others)[:32]
     if 0 < (request.temperature or 0) < LEAST_TEMPERATURE:
@@ -197,7 +193,7 @@ def controlled(
     if base.certificate is None:
         return controller, []
     drawn = {name: getattr(sampling, name) for name in ("temperature", "top_p", "top_k")}
-    other = [*controller.departures(base.certificate, **drawn), *base.certificate.unrecorded]
+    other = controller.departures(base.certificate, **drawn)
     if request.context:
         other.append(f"{len(request.context)} messages before the question")
     if other:
@@ -272,7 +268,7 @@ def escalation_json(escalation: Escalation | None) -> dict[str, Any] | None:
         return None
     completion = escalation.completion
     return {
-        "outcome": "failed" if completion is None else "answered",
+        "outcome": "failed" if escalation.error else "answered",
         "error": escalation.error or None,
         "prompt_tokens": completion and (completion.prompt_tokens or None),
         "completion_tokens": completion and (completion.completion_tokens or None),
@@ -282,19 +278,17 @@ def escalation_json(escalation: Escalation | None) -> dict[str, Any] | None:
 def svr_json(result: Result, uncertified: list[str], ignored: list[str]) -> dict[str, Any]:
     """The ``svr`` field of an answer."""
     last = {} if result.returned is None else turn_json(result.returned)
-    if result.escalation is not None and result.escalation.completion is not None:
-        uncertified = [*uncertified, "the answer is the second model's"]
     return {
         "outcome": result.outcome,
         "accepted": result.accepted,
         "answer": result.answer,
         "returned_turn": last.get("turn"),
         "verdict": last.get("verdict"),
-        "confidence": last.get("confidence"),
+        "confidence": result.confidence,
         "stop_reason": result.reason,
         "turns": [turn_json(turn) for turn in result.turns],
         "certificate": None if result.certificate is None else result.certificate.id,
-        "uncertified": uncertified,
+        "uncertified": [*uncertified, *result.uncertified],
         "escalation": escalation_json(result.escalation),
         "unused": result.unused._asdict(),
         "ignored": ignored,
@@ -305,7 +299,7 @@ def error_json(error: ServerError) -> dict[str, Any]:
     """The body of an error answer, with the turns that ended before it."""
     kind = "invalid_request_error" if error.status < 500 else "server_error"
     shown = {"message": str(error), "type": kind, "param": None, "code": error.code}
-    turns = [turn_json(turn) for turn in getattr(error, "turns", ())]
+    turns = [turn_json(turn) for turn in error.turns]
     return {"error": shown} | ({"svr": {"turns": turns}} if turns else {})
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hashlib
 import hmac
 import ipaddress
 import json
@@ -108,7 +107,7 @@ class ChatServer:
         self._model = model
         self._content = content
         self._key = key
-        self._origins = list(origins)
+        self._origins = [origin.rstrip("/").lower() for origin in origins]  # as browsers write them
         self._listed = {"id": model, "object": "model", "created": 0, "owned_by": "svr_lightning"}
         self._numbers = count()
         self.running = 0
@@ -131,7 +130,7 @@ class ChatServer:
         pages = Middleware(CORSMiddleware, self._origins, ["GET", "POST"], allow_headers=["*"])
         app = Starlette(
             routes=routes,
-            middleware=[Middleware(_SlashIgnored), pages],
+            middleware=[Middleware(_slash_ignored), pages],
             exception_handlers=handlers,
             lifespan=self._lifespan,
         )
@@ -141,9 +140,9 @@ class ChatServer:
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Any) -> AsyncIterator[None]:
         async with contextlib.AsyncExitStack() as stack:
-            await stack.enter_async_context(self._policy.lifespan(app))
+            await stack.enter_async_context(self._policy.lifespan())
             if self._stronger is not None:
-                await stack.enter_async_context(self._stronger.lifespan(app))
+                await stack.enter_async_context(self._stronger.lifespan())
             yield
 
     # --- small endpoints -------------------------------------------------------------------------
@@ -195,15 +194,13 @@ class ChatServer:
         request = Request(scope, receive)
         stream = _Stream(send)
         started = time.monotonic()
-        result = None
-        fault = ""
+        end: Result | ServerError
         try:
-            response, result = await self._admit(request, stream)
+            response, end = await self._admit(request, stream)
         except (Exception, asyncio.CancelledError) as error:
-            refusal = _as_refusal(error)
-            fault = str(refusal)
-            response = _refusal(request, refusal)
-        self._monitor.request(response.status_code, time.monotonic() - started, result, fault)
+            end = _as_refusal(error)
+            response = _refusal(request, end)
+        self._monitor.request(response.status_code, time.monotonic() - started, end)
         if stream.started:
             await stream.end(response)
         else:
@@ -213,14 +210,21 @@ class ChatServer:
         """Answer a request if there is room for it, and for as long as the client is connected."""
         self._authorize(request)
         if self.running >= self.limits.requests:
-            message, code = "too many requests in progress; retry later", "rate_limit_exceeded"
-            raise ServerError(message, 429, code=code, retry_after="1")
+            raise ServerError(
+                "too many requests in progress; retry later",
+                429,
+                code="rate_limit_exceeded",
+                retry_after="1",
+            )
         self.running += 1
         try:
             kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":  # which no page of elsewhere can send unasked
                 raise ServerError("the header Content-Type must be application/json", 415)
             chat, ignored = read_request(await self._body(request), self._model)
+            ignored += (
+                name for name in self._policy.unsent if getattr(chat, name, None) is not None
+            )
             async with self._attended(request, stream if chat.stream else None):
                 return await self._answer(chat, ignored)
         finally:
@@ -260,7 +264,7 @@ class ChatServer:
                             await stream.comment()
                     except OSError:  # how some servers say that the client is gone
                         connected = False
-            task.cancel()
+            task.cancel(_GONE)
 
         beside = asyncio.ensure_future(attend())
         try:
@@ -290,15 +294,14 @@ class ChatServer:
         answer = answer_json(head, result, other, ignored, chat, self._content)
         if not chat.stream:
             return _json(answer), result
-        usage = chat.stream_options is not None and bool(chat.stream_options.include_usage)
+        usage = bool((chat.stream_options or {}).get("include_usage"))
         body = events(answer, include_usage=usage)
         return Response(body, headers=_STREAMED, media_type=_EVENTS), result
 
     def _client(self, chat: ChatRequest, model: Backend) -> Client:
         """A model as a controller's client; each turn has a seed of its own."""
         sample = next(self._numbers) if chat.seed is None else chat.seed
-        problem = hashlib.sha256(chat.question.encode()).hexdigest()
-        seeds = (START.seed(problem, sample=sample, turn=turn) for turn in count(1))
+        seeds = (START.seed(chat.question, sample=sample, turn=turn) for turn in count(1))
 
         def complete(messages: list[Message], max_tokens: int) -> Awaitable[AnyCompletion]:
             return model.complete(messages, chat.sampling(max_tokens), next(seeds))
@@ -306,18 +309,18 @@ class ChatServer:
         return complete
 
 
-class _SlashIgnored:
+def _slash_ignored(app: ASGIApp) -> ASGIApp:
     """Takes ``/v1//models/`` for ``/v1/models``: a redirect would lose the body, and the https."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             scope = {**scope, "path": re.sub("/+", "/", scope["path"]).rstrip("/") or "/"}
-        await self._app(scope, receive, send)
+        await app(scope, receive, send)
+
+    return call
 
 
+_GONE = "the client has gone"
 _EVENTS = "text/event-stream"
 _STREAMED = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
@@ -349,10 +352,15 @@ class _Stream:
 def _as_refusal(error: BaseException) -> ServerError:
     if isinstance(error, ServerError):
         return error
-    if isinstance(error, asyncio.CancelledError | ClientDisconnect):
-        return ServerError("the server is shutting down", 503)  # or nobody reads it
-    _log.exception("a request failed")  # an error in this program ends one request
-    return ServerError(format_exception(error), 500)
+    if isinstance(error, ClientDisconnect) or _GONE in error.args:
+        refusal = ServerError(_GONE, 499)  # as nginx counts it; nobody reads it
+    elif isinstance(error, asyncio.CancelledError):
+        refusal = ServerError("the server is shutting down", 503)
+    else:
+        _log.exception("a request failed")  # an error in this program ends one request
+        refusal = ServerError(format_exception(error), 500)
+    refusal.turns = getattr(error, "turns", ())
+    return refusal
 
 
 def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -361,14 +369,12 @@ def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None
     return Response(body, status, headers, media_type="application/json")
 
 
-def _refusal(_: Request, error: Exception) -> Response:
-    assert isinstance(error, ServerError)
+def _refusal(_: Request, error: ServerError) -> Response:
     headers = {"retry-after": error.retry_after} if error.retry_after else None
     return _json(error_json(error), error.status, headers)
 
 
-def _no_such_path(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
+def _no_such_path(request: Request, error: HTTPException) -> Response:
     message = f"{error.detail}: {request.method} {request.url.path}; the API is under /v1"
     response = _refusal(request, ServerError(one_line(message), error.status_code))
     response.headers.update(error.headers or {})

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from svr_lightning.clients.chat_answers import ServerError
+from svr_lightning.clients.chat_answers import OF_ONE_REQUEST, ServerError
 from svr_lightning.clients.chat_model import ChatModel, check_fields
 from svr_lightning.clients.connections import (
     Access,
@@ -188,7 +188,7 @@ class OpenAIEngine(Engine):
                 f"did not answer {tries}. Start the server again and repeat the command, which "
                 "continues after the finished problems"
             )
-        elif 400 <= error.status < 500 and error.status not in (401, 403, 404):
+        elif error.status in OF_ONE_REQUEST:
             return f"the server refuses it: {error}"
         else:
             fault = (

@@ -154,9 +154,9 @@ def test_of_certified_points_the_cheapest_is_chosen_then_the_more_accurate_one()
     promise = [Promise(name="pse", limit=0.2)]
     found = candidates_of(cheap, promise, 0.1)
     assert [row.certified for row in found] == [True] * 3
-    twins = [replace(cheap[1], rule=Confident(threshold=0.85)), cheap[1]]
     less = point([1] * 100 + [0] * 100, all_right, threshold=0.9, tokens=50.0)
-    for rows, best in ((cheap, 0.8), ([less, *twins], 0.85)):
+    equals = [less, replace(cheap[1], rule=Confident(threshold=0.85)), cheap[1]]
+    for rows, best in ((cheap, 0.8), (equals, 0.85)):
         chosen = cheapest(candidates_of(rows, promise, 0.1), promise)
         assert (chosen and chosen.threshold) == best
 

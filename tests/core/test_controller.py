@@ -146,9 +146,10 @@ def test_a_hung_client_is_given_up_at_the_limit_of_seconds():
             await asyncio.Event().wait()
         return reply(DOUBT)
 
-    controller = Controller(client, "countdown", seconds=0.2)
+    controller = Controller(client, "countdown", seconds=0.2, max_completion_tokens=21)
     result = asyncio.run(controller.solve_async(QUESTION))
     assert (len(result.turns), result.accepted) == (1, False)
+    assert result.unused == (1, 40, 21)  # it hung for longer than the limit takes
     assert result.reason == "limit of 0.2 seconds"
 
 
@@ -248,6 +249,16 @@ def test_what_becomes_of_a_doubtful_answer_counts_where_a_promise_depends_on_it(
     found = certificate(tmp_path, promises=promises)
     expected = [] if holds else [f"otherwise={applied} instead of answer"]
     assert found.departures(found.rule, 4, otherwise=applied) == expected
+    if holds:  # then the answer itself is covered if the promise is about all of them
+        result = Controller(
+            Script([DOUBT] * 4),
+            "countdown",
+            rule=found.rule,
+            max_turns=4,
+            certificate=found,
+            otherwise=applied,
+        ).solve(QUESTION)
+        assert result.uncertified == (() if promise == "wrong" else ("it is not accepted",))
 
 
 @pytest.mark.parametrize(
@@ -273,8 +284,7 @@ def test_what_is_no_certificate_is_refused(tmp_path, changes):
 
 
 def test_options_out_of_range_are_refused():
-    for name in ("max_turns", "max_completion_tokens", "seconds"):
-        with pytest.raises(ConfigError, match=f"{name}=0 must be a"):
-            Controller(Script([]), "countdown", **{name: 0})
+    with pytest.raises(ConfigError, match="seconds=0 must be above 0"):
+        Controller(Script([]), "countdown", seconds=0)
     with pytest.raises(ConfigError, match="otherwise='escalate' must be one of answer, give_up"):
         Controller(Script([]), "countdown", otherwise="escalate")  # type: ignore[arg-type]

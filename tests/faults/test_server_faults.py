@@ -20,6 +20,7 @@ from tests.chat_server import DOUBT, QUESTION, SURE, Reply, completion
 from tests.chat_server import ChatServer as Scripted
 from tests.commands import refused
 from tests.core.test_controller import certificate
+from tests.integration.test_drop_in import metrics
 from tests.served import ASKED, chat, connected, in_front_of, proxy, serving, started
 
 SOUND = completion(SURE)
@@ -143,6 +144,7 @@ def test_a_client_that_goes_takes_its_request_along(stream):
                 httpx.post(f"{url}/chat/completions", json=body, timeout=0.5).read()
             assert gone.wait(1)
             assert within(5, lambda: server.running == 0)
+            assert metrics(url)["svr_requests_total 499"] == 1
 
 
 def test_one_request_too_many_is_asked_to_retry_later():
@@ -208,8 +210,9 @@ USER = wrote("user", QUESTION)
         ({"messages": []}, "messages: Expected `array` of length >= 1"),
         ({"messages": [USER, wrote("assistant", "x")]}, "must be the user's"),
         (
-            {"messages": [wrote("tool", "x"), USER]},
-            "messages[0].role: 'tool' is not one of assistant, developer, system, user",
+            {"messages": [wrote("usr", "x"), USER]},
+            "messages[0].role: 'usr' is not one of assistant, developer, system, user; did you "
+            "mean 'user'?",
         ),
         ({"messages": [USER, wrote("user", [{"text": " "}])]}, "user's question, with text"),
         ({"messages": [wrote("user", "\ud800")]}, "messages[0]: 'utf-8' codec can't encode"),
@@ -233,7 +236,6 @@ USER = wrote("user", QUESTION)
             "svr: 'max_turn' is not one of threshold, max_turns, content; did you mean "
             "'max_turns'?",
         ),
-        ({"messages": [wrote("usr", "x"), USER]}, "did you mean 'user'?"),
         ({"messages": [USER], "n": 2}, "n: '2' is not one of 1"),
         ({"messages": [USER], "svr": {"max_turns": 11}}, "svr.max_turns must be at most 10"),
         ({"messages": [USER], "svr": {"threshold": 2}}, "threshold=2.0 must lie in [0, 1]"),
@@ -412,6 +414,7 @@ HERE = "--upstream http://h/v1 --model m"
         ),
         (f"{HERE} --at-once 0", "at_once=0 must be at least 1"),
         # What would have no effect.
+        (f"{HERE} --max-model-len 9", "--max-model-len needs --policy"),
         (f"{HERE} --escalate-model m", "--escalate-model needs --escalate URL"),
         (f'{HERE} --escalate-headers {{"a":"b"}}', "--escalate-headers needs --escalate URL"),
         ("--policy x --upstream-key-env K", "--upstream-key-env needs --upstream URL"),

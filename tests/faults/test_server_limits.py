@@ -31,7 +31,7 @@ def post(url: str, **headers: str) -> int:
 
 
 def test_without_a_key_no_page_of_elsewhere_may_ask(upstream):
-    with serving(in_front_of(upstream.url, origins=["https://ok.example"])) as url:
+    with serving(in_front_of(upstream.url, origins=["https://OK.example/"])) as url:
         own = url.removesuffix("/v1")
         assert post(url, content_type="text/plain", origin="http://evil.example") == 403
         for status, headers in (

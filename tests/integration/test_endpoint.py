@@ -141,8 +141,8 @@ def test_a_fault_that_passes_leaves_no_trace(tmp_path, fault):
     ("status", "said"),
     [
         (401, "HTTP 401, no key like .key.; check .* and the key in SECRET_KEY, whose"),
-        (403, "HTTP 403"),
         (404, "HTTP 404.*model_name='tiny'"),
+        (402, "HTTP 402"),  # of an account without credit; 403 is read likewise
         (302, "HTTP 302, a redirect"),
     ],
 )

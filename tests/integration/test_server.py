@@ -12,7 +12,7 @@ from openai import OpenAI
 import svr_lightning as svr
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.engines.transformers import TransformersEngine
-from tests.chat_server import DOUBT, QUESTION, SURE, SURE_OF, Reply, completion, turn_of
+from tests.chat_server import DOUBT, QUESTION, SURE, SURE_OF, doubts_first
 from tests.chat_server import ChatServer as Scripted
 from tests.core.test_controller import certificate
 from tests.served import ASKED, Embedded, chat, in_front_of, serving
@@ -112,13 +112,9 @@ def test_an_engine_that_fails_is_reported_and_goes_on(embedded, policy, monkeypa
     assert httpx.get(health).json() == {"status": "ok"}
 
 
-def two_turns(body: dict[str, Any], number: int) -> Reply:
-    return completion(DOUBT if turn_of(body) == 1 else SURE)
-
-
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[Scripted]:
-    with Scripted(two_turns) as server:
+    with Scripted(doubts_first) as server:
         yield server
 
 

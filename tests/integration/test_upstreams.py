@@ -258,11 +258,11 @@ def test_a_server_with_an_authority_a_query_and_a_header_of_its_own(monkeypatch)
     monkeypatch.setenv("SSL_CERT_FILE", str(PEM))
     options = {"api-key": "$MY_KEY", "x-team": "red"}, {"api-version": "2024-10-21"}
     with ChatServer(lambda *_: completion(SURE), pem=PEM) as upstream:
-        model = ChatModel(base_url=upstream.url, name="tiny")
+        model = ChatModel(base_url=upstream.url, name="tiny", fields={"seed": None})
         access = read_access(None, *options, "--upstream-{}")
         server = Server(Settings("countdown"), Upstream(model, access=access), model="svr")
         with serving(server) as url:
-            assert chat(url).status_code == 200
+            assert chat(url, seed=7).json()["svr"]["ignored"] == ["seed"]  # which is not sent on
         assert upstream.paths == ["/v1/chat/completions?api-version=2024-10-21"]
         sent = upstream.headers[0]
         assert (sent["api-key"], sent["x-team"]) == ("hunter2-hunter2", "red")
