@@ -76,27 +76,16 @@ def is_degenerate(returns: Sequence[float]) -> bool:
     )
 
 
-def reward_to_go(rewards: Sequence[float]) -> list[float]:
-    """[T] G_t = mean of r_s over s >= t: the reward-to-go of each turn of a trajectory.
-
-    The mean instead of the sum keeps all turns on one scale.
-
-    Examples:
-        >>> reward_to_go([1.0, 0.0, 3.0])
-        [1.3333333333333333, 1.5, 3.0]
-    """
-    return [math.fsum(rewards[t:]) / (len(rewards) - t) for t in range(len(rewards))]
-
-
 def turn_advantages(
     rewards: Sequence[Sequence[float]], scale: RewardScale = "group", *, to_go: bool = True
 ) -> list[list[float]]:
     """[G, T] advantages from the [G, T] rewards of the turns of one problem's trajectories.
 
     Each turn is compared with the same turn of the other trajectories, by what it earned: the mean
-    reward of it and all later turns, or without ``to_go`` its own reward. All trajectories need the
-    same number of turns: then neither the turns that a return covers nor those in its baseline
-    depend on what a trajectory does, and the policy gradient is unbiased (docs/trainers.md).
+    reward of it and all later turns (a sum would give turns other scales), or without ``to_go`` its
+    own reward. All trajectories need the same number of turns: then neither the turns that a return
+    covers nor those in its baseline depend on what a trajectory does, and the policy gradient is
+    unbiased (docs/trainers.md).
 
     Raises:
         ValueError: if the numbers of turns differ.
@@ -113,7 +102,9 @@ def turn_advantages(
         )
     earned = [[float(reward) for reward in turns] for turns in rewards]
     if to_go:
-        earned = [reward_to_go(turns) for turns in earned]
+        earned = [
+            [math.fsum(turns[t:]) / (len(turns) - t) for t in range(len(turns))] for turns in earned
+        ]
     columns = [group_advantages(column, scale) for column in zip(*earned, strict=True)]
     return [list(turns) for turns in zip(*columns, strict=True)]
 
@@ -194,12 +185,6 @@ def stated_confidences(text: str, start: int) -> Choice | None:
         return None
     count = span[1] - span[0]
     numbers = tuple(f"{number:0{count}d}" for number in range(10**count))
-    rest = _digits(text[span[1] :])
+    rest = re.split("[^0-9]", text[span[1] :], maxsplit=1)[0][:30]
     stated = tuple(float(f"0.{number}{rest}") for number in numbers)
     return Choice(span=span, alternatives=numbers, scores=stated)
-
-
-def _digits(text: str) -> str:
-    """The digits with which a text begins, at most 30."""
-    found = re.match(r"[0-9]{0,30}", text)
-    return found[0] if found else ""

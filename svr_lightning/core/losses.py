@@ -117,14 +117,6 @@ def behaviour_weights(trainer_logprobs: Tensor, engine_logprobs: Tensor, mask: T
     return log_weight.clamp(-20.0, 20.0).exp()
 
 
-def _summary(weights: Tensor, mask: Tensor) -> BehaviourWeights:
-    tokens = mask.sum(dim=1).clamp(min=1.0)
-    return BehaviourWeights(
-        mean=(weights * mask).sum(dim=1) / tokens,
-        clipped=((weights > CORRECTION_CAP) * mask).sum(dim=1) / tokens,
-    )
-
-
 def policy_loss(
     logp: Tensor,
     trainer_logprobs: Tensor,
@@ -150,9 +142,13 @@ def policy_loss(
     """
     mask = mask.to(logp.dtype)
     tokens = mask.sum(dim=1).clamp(min=1.0)
+
+    def mean(values: Tensor) -> Tensor:
+        return (values * mask).sum(dim=1) / tokens
+
     log_ratio = torch.where(mask > 0, logp - trainer_logprobs, 0.0)
     if spec.ratio == "sequence":
-        log_ratio = ((log_ratio * mask).sum(dim=1) / tokens).unsqueeze(1).expand_as(mask)
+        log_ratio = mean(log_ratio).unsqueeze(1).expand_as(mask)
     ratio = log_ratio.clamp(-20.0, 20.0).exp()
     high = spec.clip_eps if spec.clip_eps_high is None else spec.clip_eps_high
     advantage = advantages.unsqueeze(1)
@@ -172,12 +168,11 @@ def policy_loss(
             raise ValueError("behaviour_correction needs the engine's log-probabilities")
         weights = behaviour_weights(trainer_logprobs, engine_logprobs, mask)
         per_token = weights.clamp(max=CORRECTION_CAP) * per_token
-        behaviour = _summary(weights, mask)
-    held_back = (clipped < unclipped).to(logp.dtype)
+        behaviour = BehaviourWeights(mean(weights), mean(weights > CORRECTION_CAP))
     return LossTerms(
-        loss=(per_token * mask).sum(dim=1) / tokens,
-        kl=((kl * mask).sum(dim=1) / tokens).detach(),
-        clipped=((held_back * mask).sum(dim=1) / tokens).detach(),
+        loss=mean(per_token),
+        kl=mean(kl).detach(),
+        clipped=mean(clipped < unclipped).detach(),
         ratio_max=(ratio * mask).max(dim=1).values.detach(),
         behaviour=behaviour,
     )

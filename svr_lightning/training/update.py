@@ -175,7 +175,7 @@ def _step_batches(
             raise ValueError(
                 f"{count} sequences for {accumulate} micro-batches; give a dummy_sample"
             )
-        filler = batch_of([dummy_sample], 0.0, choice_weight=choice_weight)
+        filler = batch_of([dummy_sample], 0.0, 0.0, choice_weight=choice_weight)
         batches += [filler] * (accumulate - count)
     return batches
 
@@ -220,14 +220,14 @@ def _runs(lengths: Sequence[int], count: int, bound: int) -> list[slice]:
 def batch_of(
     samples: Sequence[Sample],
     weight: float,
-    mean_weight: float | None = None,
+    mean_weight: float = 1.0,
     *,
     renderer: Renderer | None = None,
     choice_weight: float | None = None,
 ) -> TrainBatch:
     """One micro-batch of all ``samples``.
 
-    ``mean_weight`` defaults to ``weight``; ``choice_weight`` is None for a method without choices.
+    ``choice_weight`` is None for a method without choices.
     """
     sequences = list(map(_sequence, samples))
     row_of = {ids: row for row, ids in enumerate(dict.fromkeys(sequences))}
@@ -242,7 +242,6 @@ def batch_of(
         [0] * first + [1] * (stop - first) + [0] * (len(s.completion_ids) - stop)
         for s, (first, stop) in zip(samples, spans, strict=True)
     ]
-    mean_weight = weight if mean_weight is None else mean_weight
     return TrainBatch(
         input_ids=_padded(row_of),
         lengths=tuple(map(len, row_of)),

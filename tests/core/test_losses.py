@@ -178,7 +178,7 @@ def test_on_policy_both_ratios_have_the_same_gradient(beta):
 @pytest.mark.parametrize("garbage", GARBAGE)
 @pytest.mark.parametrize("where", ["policy", "sampler", "reference", "all"])
 def test_what_stands_under_padding_changes_neither_loss_nor_gradient(ratio, garbage, where):
-    spec = LossSpec(ratio="sequence" if ratio == "sequence" else "token", beta=0.1)
+    spec = LossSpec(ratio=ratio, beta=0.1)
     advantages = torch.tensor([1.0, -1.0])
     mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
     names = ("policy", "sampler", "reference")
@@ -220,15 +220,6 @@ def test_tokens_are_averaged_within_a_completion_before_completions_are():
     close(terms.loss.mean(), 0.185618)
 
 
-# --- the reference ----------------------------------------------------------------------------
-
-
-def test_a_penalty_without_a_reference_is_refused():
-    ones = torch.ones(1, 1)
-    with pytest.raises(ValueError, match="beta > 0 needs the reference"):
-        policy_loss(ones, ones, None, torch.ones(1), ones, LossSpec(beta=0.1))
-
-
 # --- what sampled was not the policy ----------------------------------------------------------
 
 
@@ -260,11 +251,17 @@ def test_the_penalty_is_weighed_as_its_token_is():
     close(terms.kl, [1 - LN2])
 
 
-def test_a_correction_without_what_sampled_is_refused():
-    one = torch.zeros(1, 1)
-    spec = LossSpec(beta=0.0, behaviour_correction="token")
-    with pytest.raises(ValueError, match="needs the engine's log-probabilities"):
-        policy_loss(one, one, None, torch.zeros(1), torch.ones(1, 1), spec)
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (LossSpec(beta=0.1), "beta > 0 needs the reference"),
+        (LossSpec(beta=0.0, behaviour_correction="token"), "needs the engine's log-probabilities"),
+    ],
+)
+def test_a_loss_without_the_log_probabilities_that_it_needs_is_refused(spec, message):
+    one = torch.ones(1, 1)
+    with pytest.raises(ValueError, match=message):
+        policy_loss(one, one, None, torch.ones(1), one, spec)
 
 
 def test_an_expected_score_between_two_tokens():

@@ -10,7 +10,7 @@ import pytest
 from svr_lightning.core.credit import check_choices, max_to_go
 from svr_lightning.core.rewards import RewardWeights, sections
 from svr_lightning.core.seeds import SeedContext
-from svr_lightning.core.types import Choice, Sample, ScoredTurn, Verdict
+from svr_lightning.core.types import Choice, Sample
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.grpo_mt import GRPOMT
@@ -456,15 +456,7 @@ def test_only_what_was_stated_in_form_is_a_choice(written, chosen):
 
 def test_a_turn_that_was_cut_off_has_no_choice():
     text = RIGHT + BLOCK.format("CORRECT", "0.9")
-    turn = ScoredTurn(
-        correct=True,
-        truncated=True,
-        verdict=Verdict.CORRECT,
-        confidence=0.9,
-        completion_tokens=9,
-        task_format=1.0,
-        self_check_format=1.0,
-        text=text,
-    )
-    assert check_choices(turn, 0, RewardWeights()) == ()
-    assert len(check_choices(replace(turn, truncated=False), 0, RewardWeights())) == 2
+    group, _ = credited(SVR(group_size=2, horizon=1), lambda *_: text)
+    (turn,) = group.scored[0]
+    assert len(check_choices(turn, 0, RewardWeights())) == 2
+    assert check_choices(replace(turn, truncated=True), 0, RewardWeights()) == ()

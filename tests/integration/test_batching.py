@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import random
 from collections import Counter
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,8 +46,10 @@ def test_a_batch_is_padded_on_the_right_and_points_at_what_predicts_each_token()
     assert (batch.weight, batch.group_ids) == (0.5, ("g", "g"))
 
 
-def split(samples: list[Sample], accumulate: int = 1, updates: int = 1) -> list[TrainBatch]:
-    return micro_batches(samples, accumulate=accumulate, updates=updates, version=0)
+def split(
+    samples: Sequence[Sample | None], accumulate: int = 1, updates: int = 1, **options: Any
+) -> list[TrainBatch]:
+    return micro_batches(samples, accumulate=accumulate, updates=updates, version=0, **options)
 
 
 def test_with_one_update_the_ratio_starts_at_one_whatever_the_engine_computed():
@@ -153,7 +156,7 @@ def test_the_gradient_is_the_mean_over_sequences_worked_out_one_by_one(model):
 
 def test_an_empty_place_counts_in_the_mean_with_a_loss_of_zero():
     samples = rollout(4)
-    batches = micro_batches([None, *samples, None, None, None], accumulate=2, updates=1, version=0)
+    batches = split([None, *samples, None, None, None], 2)
     assert sum(len(batch.group_ids) for batch in batches) == 4
     # Two micro-batches for eight places: each sequence weighs 2 / 8, and 2 / 4 in logged means.
     assert [(batch.weight, batch.mean_weight) for batch in batches] == [(1 / 4, 1 / 2)] * 2
@@ -161,9 +164,7 @@ def test_an_empty_place_counts_in_the_mean_with_a_loss_of_zero():
 
 def test_places_and_not_samples_decide_which_optimizer_step_a_sample_goes_to():
     first, second = rollout(2)
-    batches = micro_batches(
-        [first, None, None, second, None, None], accumulate=1, updates=2, version=0
-    )
+    batches = split([first, None, None, second, None, None], updates=2)
     assert [batch.advantages.tolist() for batch in batches] == [
         [pytest.approx(first.advantage)],
         [pytest.approx(second.advantage)],
@@ -172,15 +173,13 @@ def test_places_and_not_samples_decide_which_optimizer_step_a_sample_goes_to():
 
 def test_a_step_with_too_few_sequences_is_filled_up_with_what_weighs_nothing():
     one, idle = rollout(2)
-    batches = micro_batches(
-        [one, None, None], accumulate=3, updates=1, version=0, dummy_sample=idle
-    )
+    batches = split([one, None, None], 3, dummy_sample=idle)
     assert [batch.weight for batch in batches] == [1.0, 0.0, 0.0]
     assert batches[1].input_ids.tolist() == [[*idle.prompt_ids, *idle.completion_ids]]
-    nothing = micro_batches([None, None], accumulate=2, updates=1, version=0, dummy_sample=idle)
+    nothing = split([None, None], 2, dummy_sample=idle)
     assert [batch.weight for batch in nothing] == [0.0, 0.0]
     with pytest.raises(ValueError, match="1 sequences for 3 micro-batches"):
-        micro_batches([one, None, None], accumulate=3, updates=1, version=0)
+        split([one, None, None], 3)
 
 
 a_character_per_token = SimpleNamespace(tokens_of=lambda span, token_ids: span)
@@ -191,13 +190,7 @@ def test_two_parts_of_one_turn_share_a_forward_pass_and_keep_their_own_losses():
     solution = dataclasses.replace(whole, text_span=(0, 2))
     check = dataclasses.replace(whole, text_span=(2, 4), advantage=-2.0)
     other = sample((5,), (6, 7))
-    (batch,) = micro_batches(
-        [solution, other, check],
-        accumulate=1,
-        updates=1,
-        version=0,
-        renderer=a_character_per_token,
-    )
+    (batch,) = split([solution, other, check], renderer=a_character_per_token)
     assert batch.input_ids.tolist() == [[5, 6, 7, 0, 0, 0], [5, 6, 7, 8, 9, 10]]
     assert batch.rows.tolist() == [0, 0, 1, 1, 1, 1]
     assert batch.mask.tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1]]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from svr_lightning.core.credit import is_degenerate
-from svr_lightning.core.seeds import START, SeedContext
+from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Request
 from svr_lightning.recipes.base import Group
@@ -28,7 +28,7 @@ def group(name: str, returns: tuple[float, ...], attempt: int = 0) -> Group:
         scored=(),
         rewards=(),
         returns=returns,
-        seeds=replace(START, attempt=attempt),
+        seeds=SeedContext(attempt=attempt),
         degenerate=is_degenerate(returns),
     )
 

@@ -170,15 +170,10 @@ ANY = (Choice(span=(0, 1), alternatives=("a", "b"), scores=(0.0, 1.0)),)
 
 def with_choices() -> list[Sample]:
     """Two sequences with one and two choices, and one whose self-check cannot be read."""
-    rows = [
-        sample((5, 6, 7), (8, 9), advantage=0.0),
-        sample((4, 6), (7, 8, 9, 10), advantage=0.0),
-        sample((5,), (6, 7), advantage=0.0),
-    ]
+    rows = [((5, 6, 7), (8, 9), ANY), ((4, 6), (7, 8, 9, 10), ANY), ((5,), (6, 7), ())]
     return [
-        dataclasses.replace(rows[0], choices=ANY),
-        dataclasses.replace(rows[1], choices=ANY),
-        dataclasses.replace(rows[2], choices=()),
+        dataclasses.replace(sample(prompt, completion, advantage=0.0), choices=choices)
+        for prompt, completion, choices in rows
     ]
 
 
@@ -198,15 +193,18 @@ def split(samples: list[Sample], accumulate: int = 1) -> list[TrainBatch]:
     )
 
 
-def update(model: Any, batches: list[TrainBatch]) -> tuple[float, dict[str, torch.Tensor]]:
-    """The loss of a step and its gradient."""
+def update(
+    model: Any, batches: list[TrainBatch]
+) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
+    """What is logged of a step, its loss among it, and its gradient."""
     model.zero_grad()
-    total = 0.0
+    rows = []
     for batch in batches:
-        loss = policy_update_loss(model, None, batch, SPEC, temperature=TEMPERATURE).loss
-        (loss / len(batches)).backward()
-        total += loss.item() / len(batches)
-    return total, {name: p.grad.clone() for name, p in model.named_parameters()}
+        part = policy_update_loss(model, None, batch, SPEC, temperature=TEMPERATURE)
+        (part.loss / len(batches)).backward()
+        rows.append(part.logged)
+    means = {key: sum(row[key].item() for row in rows) / len(rows) for key in rows[0]}
+    return means, {name: p.grad.clone() for name, p in model.named_parameters()}
 
 
 @pytest.fixture(scope="module")
@@ -232,39 +230,30 @@ def expected_by_hand(model: Any) -> torch.Tensor:
 def test_the_term_is_minus_the_mean_over_self_checks_of_their_expected_scores(policy):
     plain = rollout(6)
     without, gradient = update(policy, split(plain))
-    loss, found = update(policy, split([*plain, *with_choices()]))
+    logged, found = update(policy, split([*plain, *with_choices()]))
     policy.zero_grad()
     expected = expected_by_hand(policy) / 3  # the one that cannot be read counts too
     expected.backward()
-    assert loss - without == pytest.approx(-expected.item(), abs=1e-6)
+    assert logged["train/exact/score"] == pytest.approx(expected.item(), abs=1e-6)
+    assert logged["train/exact/choices"] == pytest.approx(3 / 3)
+    cost = logged["train/loss"] - without["train/loss"]
+    assert cost == pytest.approx(-expected.item(), abs=1e-6)
     for name, parameter in policy.named_parameters():
         difference = found[name] - gradient[name]
         torch.testing.assert_close(difference, -parameter.grad, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("accumulate", [3, 9])
-def test_micro_batches_add_up_to_the_whole_steps_gradient(policy, accumulate):
+@pytest.mark.parametrize("accumulate", [3, 9])  # the last has a filler
+def test_micro_batches_add_up_to_the_whole_steps_gradient_and_its_logged_values(policy, accumulate):
     samples = [*rollout(6), *with_choices()]
-    loss, whole = update(policy, split(samples))
+    logged, whole = update(policy, split(samples))
     batches = split(samples, accumulate)
     assert len(batches) == accumulate
-    parts_loss, parts = update(policy, batches)
-    assert parts_loss == pytest.approx(loss, abs=1e-6)
+    of_parts, parts = update(policy, batches)
+    for key in ("train/loss", "train/exact/score", "train/exact/choices"):
+        assert of_parts[key] == pytest.approx(logged[key], abs=1e-6)
     for name, gradient in whole.items():
         torch.testing.assert_close(parts[name], gradient, atol=1e-6, rtol=1e-5)
-
-
-def test_logged_values_are_the_same_however_a_step_is_split(policy):
-    samples = [*rollout(6), *with_choices()]
-    expected = expected_by_hand(policy).item() / 3
-    for accumulate in (1, 3, 9):  # the last has a filler
-        rows = [
-            policy_update_loss(policy, None, batch, SPEC, temperature=TEMPERATURE).logged
-            for batch in split(samples, accumulate)
-        ]
-        means = {key: sum(row[key].item() for row in rows) / len(rows) for key in rows[0]}
-        assert means["train/exact/score"] == pytest.approx(expected, abs=1e-6)
-        assert means["train/exact/choices"] == pytest.approx(3 / 3)
 
 
 def test_a_self_check_shares_the_forward_pass_of_its_turn():

@@ -41,8 +41,7 @@ def names_by_decay(model: nn.Module) -> dict[float, list[str]]:
 def test_every_parameter_is_trained_once_and_norms_and_biases_do_not_decay(name):
     model = MODELS[name]()
     groups = names_by_decay(model)
-    everything = [name for name, _ in model.named_parameters()]
-    assert sorted(groups[0.1] + groups[0.0]) == sorted(everything)
+    assert sorted(groups[0.1] + groups[0.0]) == sorted(dict(model.named_parameters()))
     assert all("norm" in n or n.endswith(("A_log", "dt_bias")) for n in groups[0.0])
     assert not any("norm" in n or "bias" in n for n in groups[0.1])
     assert "model.embed_tokens.weight" in groups[0.1]
@@ -106,7 +105,7 @@ def test_gradients_are_scaled_together_to_their_largest_norm():
     assert model.weight.grad.norm().item() == pytest.approx(3 * factor, abs=rounding(3, 2.0), rel=0)
 
 
-def weight(value: float | list[float], dtype: torch.dtype = torch.float32) -> nn.Module:
+def weight(value: list[float], dtype: torch.dtype = torch.float32) -> nn.Module:
     module = nn.Module()
     module.weight = nn.Parameter(torch.tensor(value, dtype=dtype))
     return module

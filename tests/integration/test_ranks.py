@@ -1,7 +1,6 @@
 """Two processes train what one does: under DDP, under ZeRO-2, through accumulation and resuming."""
 
 import sys
-from typing import Any
 
 import pytest
 import torch
@@ -15,10 +14,8 @@ from svr_lightning.training.distributed import (
 from tests import forked
 from tests.commands import SMALL, TINY, embedded, flags, jsonl, refused
 from tests.faults.runs import MEASURED
-from tests.rank_trainings import CLIP, LORA, LR, train
+from tests.rank_trainings import CLIP, LORA, LR, Seen, train
 from tests.tolerance import assert_same_steps
-
-Seen = dict[str, Any]
 
 
 @pytest.fixture(scope="module")

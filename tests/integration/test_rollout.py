@@ -34,6 +34,11 @@ def jobs(problems: Sequence[Problem], recipe: SVR) -> list[Job]:
     ]
 
 
+def refined(turns: int, problem: Problem = PROBLEMS[0]) -> Job:
+    """A trajectory of so many turns."""
+    return Job(problem, 0, chain(SelfVerifying(), problem, 0, turns), DECODING)
+
+
 def test_results_come_in_the_order_of_the_jobs_whichever_ends_first():
     engine = at_places(lambda name, i, t: words("x")[:1] * 10 * (4 - i) * (3 - t))
     recipe = SVR(group_size=4, horizon=2)
@@ -121,9 +126,7 @@ def test_a_completion_cut_at_its_limit_makes_the_next_prompt_say_truncated():
         return words(sure + " and" * 200) if turn == 1 else words(sure)
 
     engine = at_places(speak)
-    (trajectory,) = driver(engine).run(
-        [Job(PROBLEMS[0], 0, chain(SelfVerifying(), PROBLEMS[0], 0, 3), DECODING)]
-    )
+    (trajectory,) = driver(engine).run([refined(3)])
     first, second, _ = trajectory.turns
     assert (first.completion.finish_reason, len(first.completion.token_ids)) == (
         FinishReason.LENGTH,
@@ -142,13 +145,11 @@ def test_an_exception_in_a_program_cancels_the_engine():
         raise LookupError("lost")
 
     engine = ScriptedEngine(lambda request: words("x" * (3 if request.id == 2 else 60)))
-    good = [Job(p, 0, chain(SelfVerifying(), p, 0, 3), DECODING) for p in PROBLEMS[:2]]
+    good = [refined(3, problem) for problem in PROBLEMS[:2]]
     mine = driver(engine)
     with pytest.raises(LookupError, match="lost"):
         mine.run([*good, Job(PROBLEMS[2], 0, broken(), DECODING)])
     assert engine.step() == []
     # The same driver and engine run on as if nothing had been.
-    (trajectory,) = mine.run(
-        [Job(PROBLEMS[0], 0, chain(SelfVerifying(), PROBLEMS[0], 0, 2), DECODING)]
-    )
+    (trajectory,) = mine.run([refined(2)])
     assert len(trajectory.turns) == 2
