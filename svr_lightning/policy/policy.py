@@ -118,14 +118,10 @@ class Policy:
         ends = stop_token_ids(self.model, self.renderer.tokenizer)
         with plain_tensors():
             engine.start(self.model, ends, self.renderer.max_model_len)
+        engine.version = -1
         self.engine = engine
-        self.weights_replaced()
 
     # --- its use --------------------------------------------------------------------------------
-
-    def weights_replaced(self) -> None:
-        """Sync before the next sampling: the weights changed without an optimizer step."""
-        self.engine.version = -1
 
     @contextmanager
     def sampling(self, version: int) -> Iterator[float | None]:
@@ -182,7 +178,7 @@ class Policy:
         declared = self.model.generation_config
         self.model.generation_config = GenerationConfig(
             bos_token_id=declared.bos_token_id,
-            eos_token_id=declared.eos_token_id,
+            eos_token_id=[*stop_token_ids(self.model, self.renderer.tokenizer)],
             pad_token_id=declared.pad_token_id,
             do_sample=False,
             max_new_tokens=max_new_tokens,

@@ -96,7 +96,9 @@ class PolicyModule(LightningModule):
     def configure_model(self) -> None:
         """Prepare the policy once, and start its engine."""
         self.read_policy()
-        if not hasattr(self.actor, "engine"):
+        if hasattr(self.actor, "engine"):
+            self.actor.engine.version = -1  # each trainer counts its own steps
+        else:
             device = "cpu" if self._trainer is None else self.trainer.strategy.root_device.type
             # Lightning has no name for a warm start, which trains as well.
             trains = self.trains or self.trainer.state.fn is None

@@ -331,7 +331,6 @@ class SVRModule(PolicyModule):
             "the checkpoint was saved with save_weights_only and a training cannot resume from it; "
             "start from the exported policy/ with model.policy.path",
         )
-        self.actor.weights_replaced()
         check_adapters(checkpoint, self.actor.adapter_facts())
         if "state_dict" not in checkpoint:
             return  # DeepSpeed loads weights itself

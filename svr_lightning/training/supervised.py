@@ -17,6 +17,7 @@ from svr_lightning.core.schedule import warmup_stable_decay
 from svr_lightning.policy.logprobs import Choices
 from svr_lightning.training.checkpoint import DurableCheckpointIO
 from svr_lightning.training.documents import Encoded
+from svr_lightning.training.logs import require_finite_number
 
 SAVE_STEPS = 50
 SAVE_SECONDS = 600
@@ -63,7 +64,8 @@ def train(
     for step in range(done + 1, steps + 1):
         chosen = sorted(itertools.islice(documents, batch), key=lambda e: len(e.ids))
         losses.append(_accumulate(model, chosen, micro_batch))
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        require_finite_number("gradient", norm.item(), step, ())
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()

@@ -23,7 +23,7 @@ from svr_lightning.core.metrics import auroc
 from svr_lightning.core.parsing import self_check_start
 from svr_lightning.core.ranges import Checked, Count, Positive
 from svr_lightning.core.seeds import SeedContext
-from svr_lightning.core.types import Decoding, Message, Problem, Turn
+from svr_lightning.core.types import Message, Problem, Turn
 from svr_lightning.engines.acting_weights import is_adapted
 from svr_lightning.errors import require
 from svr_lightning.evaluation.config import EvaluationConfig
@@ -171,8 +171,11 @@ class WarmStart:
         if sentence is None:
             form = f"Please reason step by step, and end with {self.task.style.request}."
             sentence = SENTENCES.get(self.task.name, form)
-        config = _drawn_as(
-            module.sampling, max_turns=self.start.samples, adaptive=False, fresh_turns=True
+        config = EvaluationConfig(
+            **vars(module.sampling),
+            max_turns=self.start.samples,
+            adaptive=False,
+            fresh_turns=True,
         )
         inputs = record_fingerprint(module, "train", config)
         fingerprint = f"{inputs} {self.start.held_out} {sentence}"
@@ -276,12 +279,12 @@ class WarmStart:
         turns: dict[str, Turn] = {}
         evaluator = Evaluator(
             module.actor,
-            _drawn_as(module.sampling, max_turns=1, greedy_check=True),
+            EvaluationConfig(**vars(module.sampling), max_turns=1, greedy_check=True),
             recipe=module.recipe,
             seed=module.seed,
             step=1,
         )
-        module.actor.weights_replaced()
+        module.actor.engine.version = -1  # not those that were synced
         records = evaluator.solve(
             self.held_out,
             "held out",
@@ -355,11 +358,6 @@ def split(
     ]
     require(bool(rest), "start.held_out: every problem shares a cluster with one that is held out")
     return rest, drawn
-
-
-def _drawn_as(sampling: Decoding, **settings: Any) -> EvaluationConfig:
-    """An evaluation that draws as training does."""
-    return EvaluationConfig(**vars(sampling), **settings)
 
 
 def shuffled(encoded: Sequence[Encoded], seed: int) -> Iterator[Encoded]:

@@ -35,7 +35,8 @@ def test_an_exported_policy_loads_and_decodes_greedily(tmp_path):
     for name, weight in tiny_qwen3().state_dict().items():
         assert torch.equal(weight, loaded.state_dict()[name])
     generation = GenerationConfig.from_pretrained(tmp_path / "policy")
-    assert (generation.eos_token_id, generation.do_sample) == ([3, 7], False)
+    # As in training, where the template's end of a turn ends it too.
+    assert (generation.eos_token_id, generation.do_sample) == ([1, 3, 7], False)
     assert generation.max_new_tokens == 32
     modes = {oct(file.stat().st_mode) for file in (tmp_path / "policy").iterdir()}
     assert len(modes) == 1  # whoever can read the configuration can read the weights

@@ -45,6 +45,14 @@ def test_the_verdict_learns_the_label_and_the_confidence_what_the_verdict_knows(
     assert losses == [pytest.approx([expected], rel=2**-7)] * 2
 
 
+def test_a_gradient_that_is_not_finite_stops_before_the_update():
+    model = tiny_qwen3().float()
+    last = torch.nn.init.constant_(model.model.norm.weight, torch.inf)
+    with pytest.raises(RuntimeError, match="gradient of optimizer step 1 is not finite"):
+        train(model, cycle([document(6, 21, right=True)]), steps=2, rate=1e-2)
+    assert last.isinf().all()  # and not NaN
+
+
 def test_the_likeliest_confidence_is_how_often_such_answers_are_right_whatever_was_written():
     model = tiny_qwen3().float()
     right_of_two = {6: (True, True), 7: (True, False), 8: (False, False)}
