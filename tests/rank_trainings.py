@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import ModelCheckpoint
 
 from svr_lightning.core.types import Decoding
 from svr_lightning.engines.base import Engine
@@ -74,7 +73,6 @@ def train(
         max_steps=steps,
         max_epochs=-1,
         logger=CSVLog(folder),
-        enable_checkpointing=any(isinstance(c, ModelCheckpoint) for c in callbacks),
     )
     trainer.fit(model, make_data(), ckpt_path=resume)
     seen = {"rollouts": first.rollouts, "folder": folder}
@@ -235,17 +233,15 @@ def ddp_and_zero2(folder: Path) -> Seen:
     return {
         "ddp": ddp_under_slurm(folder / "ddp"),
         "ddp cut": train(
-            folder / "ddp_cut", saver(), StopAfter(2), strategy="ddp", devices=2, accumulate=4
+            folder / "ddp_cut",
+            small_fit.saver(),
+            StopAfter(2),
+            strategy="ddp",
+            devices=2,
+            accumulate=4,
         ),
         "zero2 accumulated": train(folder / "zero4", strategy=zero2(), devices=2, accumulate=4),
     }
-
-
-def saver() -> ModelCheckpoint:
-    """A checkpoint of every step."""
-    return ModelCheckpoint(
-        every_n_train_steps=1, save_top_k=0, save_last=True, enable_version_counter=False
-    )
 
 
 def adapters(folder: Path) -> Seen:
@@ -259,8 +255,8 @@ def resumed(folder: Path) -> Seen:
     options = {"devices": 2, "steps": 4, "accumulate": 2, "updates": 2}
     whole = train(folder / "whole", strategy=zero2(), **options)
 
-    train(folder / "cut", saver(), StopAfter(2), strategy=zero2(), **options)
-    again = train(folder / "cut", saver(), strategy=zero2(), resume="last", **options)
+    train(folder / "cut", small_fit.saver(), StopAfter(2), strategy=zero2(), **options)
+    again = train(folder / "cut", small_fit.saver(), strategy=zero2(), resume="last", **options)
     model = make_model()
     whole_set = {"limit_val_batches": 1.0}
     trainer = small_fit.trainer(folder / "validated", devices=2, strategy=zero2(), **whole_set)

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.types import Decoding, Problem, Turn
@@ -74,13 +75,24 @@ def trainer(folder: Path, *callbacks: Callback, **changes: Any) -> SVRTrainer:
         "max_epochs": 1,
         "callbacks": list(callbacks),
         "logger": False,
-        "enable_checkpointing": False,
+        "enable_checkpointing": any(isinstance(c, ModelCheckpoint) for c in callbacks),
         "enable_progress_bar": False,
         "enable_model_summary": False,
         "num_sanity_val_steps": 0,
         "limit_val_batches": 0,
     }
     return SVRTrainer(**settings | changes)
+
+
+def saver(every: int = 1, folder: Path | None = None) -> ModelCheckpoint:
+    """Saves ``last.ckpt`` at every so many steps."""
+    return ModelCheckpoint(
+        folder,
+        save_last=True,
+        save_top_k=0,
+        every_n_train_steps=every,
+        enable_version_counter=False,
+    )
 
 
 def turns_of(model: Remembering) -> list[Turn]:

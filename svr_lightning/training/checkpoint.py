@@ -29,7 +29,11 @@ class DurableCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
     ) -> None:
-        """Write ``path`` so that a kill at any moment leaves the old file or the new one."""
+        """Write ``path`` so that a kill at any moment leaves the old file or the new one.
+
+        Raises:
+            ConfigError: if it holds what :meth:`load_checkpoint` refuses.
+        """
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         aside = target.with_name(f".{target.name}.writing")
@@ -38,6 +42,13 @@ class DurableCheckpointIO(TorchCheckpointIO):
                 torch.save(checkpoint, stream)
                 stream.flush()
                 os.fsync(stream.fileno())
+            refused = torch.serialization.get_unsafe_globals_in_checkpoint(aside)
+            require(
+                not refused,
+                f"checkpoint {target} would hold {', '.join(refused)} and could not be loaded: "
+                "only tensors and plain values are; leave such objects out of the state_dict() of "
+                "callbacks",
+            )
             os.replace(aside, target)
         except BaseException as error:
             aside.unlink(missing_ok=True)
@@ -102,7 +113,8 @@ def make_durable(engine: Any) -> None:
     harmless = [LossScaler, fragment_address]  # in its files; they hold plain values
 
     def save(state_dict: dict[str, Any], path: str) -> None:
-        files.save_checkpoint(_without_enums(state_dict), path)
+        with torch.serialization.safe_globals(harmless):
+            files.save_checkpoint(_without_enums(state_dict), path)
 
     def load(path: str, map_location: Any = None) -> Any:
         with torch.serialization.safe_globals(harmless):

@@ -13,6 +13,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
+from itertools import chain, starmap
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
@@ -46,25 +47,14 @@ class RolloutFetcher(_DataFetcher):
     def __init__(self, trainer: Any) -> None:
         super().__init__()
         self._trainer = trainer
-        self._batches_read = 0
 
     def __next__(self) -> tuple[Any, int, int]:
-        if self.length is not None and self.fetched >= self.length:
-            self.done = True
-            raise StopIteration
-        assert self.iterator is not None
-        while self._batches_read <= self.fetched:
-            problems, _, _ = next(self.iterator)
-            self._batches_read += 1
-        rollout = self._trainer.lightning_module.collect(problems)
-        self.fetched += 1
-        self.done = self.length is not None and self.fetched >= self.length
-        return rollout, self.fetched - 1, 0
-
-    def reset(self) -> None:
-        """Begin an epoch."""
-        super().reset()
-        self._batches_read = 0
+        last, index = self.fetched, -1
+        while index < last:
+            problems, index, _ = super().__next__()
+        self.fetched = index + 1
+        self.done = self.fetched == self.length
+        return self._trainer.lightning_module.collect(problems), index, 0
 
 
 class RolloutFitLoop(_FitLoop):
@@ -116,20 +106,21 @@ class RolloutFitLoop(_FitLoop):
         An integer ``val_check_interval`` counts optimizer steps, rounded up to whole rollouts; a
         fraction is a share of the epoch's rollouts.
         """
-        before = self._data_fetcher
+        before, trainer = self._data_fetcher, self.trainer
+        interval = getattr(trainer, "val_check_interval", None)  # none if it is a time
+        if isinstance(interval, int):
+            updates = trainer.lightning_module.updates_per_rollout
+            trainer.val_check_interval = math.ceil(interval / updates)
         with as_config_error():  # a validation interval that the data cannot have
             super().setup_data()
+        trainer.val_check_interval = interval
         stock = self._data_fetcher
         if stock is before or stock is None:
             return
-        fetcher = RolloutFetcher(self.trainer)
+        fetcher = RolloutFetcher(trainer)
         fetcher.setup(stock.combined_loader)
         iter(fetcher)
         self._data_fetcher = fetcher
-        interval = getattr(self.trainer, "val_check_interval", None)  # none if it is a time
-        if isinstance(interval, int):
-            updates = self.trainer.lightning_module.updates_per_rollout
-            self.trainer.val_check_batch = math.ceil(interval / updates)
 
     def on_save_checkpoint(self) -> dict[str, Any]:
         """Add the settings that a resumed run has to share."""
@@ -141,7 +132,7 @@ class RolloutFitLoop(_FitLoop):
         Those of the model, except its path, what depends on the hardware, and the evaluation.
         """
         module, data = self.trainer.lightning_module, self.trainer.datamodule
-        settings = {
+        parts = {
             "data.problems_per_step": data.problems_per_step,
             "data.seed": data.seed,
             "data.train": f"sha256 {data.training_digest[:16]}",
@@ -150,17 +141,14 @@ class RolloutFitLoop(_FitLoop):
             "model.seed": module.seed,
             "model.updates_per_rollout": module.updates_per_rollout,
             "trainer.precision": str(self.trainer.precision),
-        }
-        parts = {
             "model.policy": module.policy_config,
             "model.recipe.init_args": module.recipe,
             "model.sampling": module.sampling,
             "model.optimizer": module.optimizer_config,
             "model.reference": module.reference_config,
         }
-        for key, part in parts.items():
-            settings |= {name: v for name, v in _leaves(key, part) if name not in _FREE}
-        return settings
+        leaves = chain.from_iterable(starmap(_leaves, parts.items()))
+        return {name: value for name, value in leaves if name not in _FREE}
 
     def on_load_checkpoint(self, state_dict: dict[str, Any]) -> None:
         """Check that the run can resume from here.
@@ -201,11 +189,20 @@ def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
     if is_dataclass(value) and not isinstance(value, type):
         for part in fields(value):
             yield from _leaves(f"{key}.{part.name}", getattr(value, part.name))
-    elif value is None or type(value) in (bool, int, float, str, list, tuple, dict):
-        yield key, value
-    else:  # loading a checkpoint runs no code, so that it cannot hold a function or an object
-        named = value if hasattr(value, "__qualname__") else type(value)
-        yield key, f"{named.__module__}.{named.__qualname__}"
+    else:
+        yield key, _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """A value with names for functions and objects: loading a checkpoint runs no code."""
+    if type(value) is dict:
+        return {key: _plain(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 class SVRTrainer(Trainer):
@@ -233,6 +230,11 @@ class SVRTrainer(Trainer):
             accumulate == 1,
             f"trainer.accumulate_grad_batches={accumulate}: an optimizer step accumulates as many "
             "micro-batches as it needs; set model.micro_batch_size instead",
+        )
+        require(
+            not kwargs.get("overfit_batches"),
+            "trainer.overfit_batches would give all processes the same problems; set "
+            "data.train.limit instead",
         )
         root = kwargs.get("default_root_dir") or "runs/default"
         check_folder(root, f"trainer.default_root_dir={root}")
@@ -269,6 +271,11 @@ class SVRTrainer(Trainer):
         for saver in self.savers:
             if saver.dirpath is None:
                 saver.dirpath = str(Path(root).absolute() / "checkpoints")
+            require(
+                saver._train_time_interval is None,
+                "ModelCheckpoint.train_time_interval would save nothing, since Lightning reads no "
+                "clock in manual optimization; set every_n_train_steps instead",
+            )
 
     @property
     def savers(self) -> list[ModelCheckpoint]:
@@ -398,6 +405,10 @@ class SVRTrainer(Trainer):
         for logger in self.loggers:
             if isinstance(logger, CSVLog):
                 logger.is_of_training = self.state.fn == "fit"
+        updates = getattr(model, "updates_per_rollout", 1)
+        for saver in self.savers:  # nothing is saved at a step within a rollout
+            steps = saver._every_n_train_steps
+            saver._every_n_train_steps = math.ceil(steps / updates) * updates
         try:
             alone = self._folder_of_its_own() if self.state.fn == "fit" else nullcontext()
             with failing_together(self), self._finishing_updates(), alone:
@@ -488,6 +499,9 @@ class SVRTrainer(Trainer):
         state, savers = self.fit_loop.resumable, self.savers
         if trial or shared or not savers or state is None or self.fit_loop.within_rollout:
             return
+        progress: Any = self.fit_loop.epoch_loop.batch_progress.total
+        if progress.processed != state["epoch_loop.batch_progress"]["total"]["processed"]:
+            state = self.fit_loop.state_dict()  # the latest rollout's callbacks still run
         saver = savers[0]
         path = Path(str(saver.dirpath)) / f"{saver.CHECKPOINT_NAME_LAST}{saver.FILE_EXTENSION}"
         saver.last_model_path = str(path)

@@ -196,6 +196,13 @@ def test_a_write_that_breaks_off_leaves_the_previous_checkpoint_and_says_how_muc
     assert names(saved.parent) == ["last.ckpt"]
 
 
+@one_file
+def test_what_could_not_be_loaded_is_not_saved(kind, saved):
+    with pytest.raises(ConfigError, match=r"would hold pathlib.*Path and could not be loaded"):
+        DurableCheckpointIO().save_checkpoint({"callbacks": saved}, saved)
+    assert kind.step_of(saved) == 1
+
+
 def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 

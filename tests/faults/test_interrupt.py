@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lightning.pytorch.callbacks import ModelCheckpoint
 
 from svr_lightning.core.types import Problem
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.rollouts import Rollout
 from tests.commands import jsonl
-from tests.small_fit import data, module, same, tiny, trainer, weights
+from tests.small_fit import data, module, same, saver, tiny, trainer, weights
 
 
 class Cut(SVRModule):
-    """Interrupted once: in a rollout, in a validation, or by a signal within an update."""
+    """Interrupted once: in a rollout, in a validation, or by a signal in an update or a save."""
 
     place: tuple[str, int] | None = None
     """Where, and after how many optimizer steps."""
@@ -39,6 +38,11 @@ class Cut(SVRModule):
             os.kill(os.getpid(), signal.SIGINT)
         super().training_step(rollout, batch_idx)
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self._is_here("save"):
+            os.kill(os.getpid(), signal.SIGINT)
+        super().on_save_checkpoint(checkpoint)
+
     def validation_step(self, *args: Any, **options: Any) -> None:
         if self._is_here("validation"):
             raise KeyboardInterrupt
@@ -59,12 +63,10 @@ def _signals() -> Iterator[None]:
 
 
 def run(folder: Path, place: tuple[str, int] | None = None, resume: Path | None = None) -> Cut:
-    """Two epochs of three steps with three validations; a checkpoint is saved at the end only."""
-    saver = ModelCheckpoint(every_n_train_steps=100, save_top_k=0, save_last=True)
+    """Two epochs of three steps with three validations; checkpoints are saved at step 4 and 6."""
     one = trainer(
         folder,
-        saver,
-        enable_checkpointing=True,
+        saver(4),
         max_epochs=2,
         limit_val_batches=1.0,
         val_check_interval=2,
@@ -91,6 +93,7 @@ def whole(tmp_path_factory) -> tuple[Path, Cut]:
         (("rollout, SIGTERM", 2), 2),
         (("update", 1), 2),
         (("validation", 2), 2),
+        (("save", 4), 4),
     ],
     ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else "",
 )

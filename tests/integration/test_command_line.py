@@ -350,6 +350,7 @@ def test_what_is_nested_too_deeply_is_one_line(tmp_path, capsys):
         ("data: {train: {name: no, task: countdown, path: x}}", "False; YAML reads it as somethin"),
         ("data: {train: {name: 1e5, task: countdown, path: x}}", "put it in quotes"),
         ("trainer: {accumulate_grad_batches: 4}", "set model.micro_batch_size instead"),
+        ("trainer: {overfit_batches: 2}", "set data.train.limit instead"),
     ],
 )
 def test_a_setting_that_means_something_else_is_said_with_its_cure(layer, message, capsys):

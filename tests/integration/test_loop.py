@@ -6,7 +6,8 @@ import math
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from torch.utils.data import DataLoader
 
 from svr_lightning.callbacks import BeforeAfter, HFExport
 from svr_lightning.core.losses import LossSpec
-from svr_lightning.core.rewards import RewardWeights
 from svr_lightning.core.schedule import warmup_stable_decay
 from svr_lightning.core.types import Decoding, Problem, ScoredTurn
 from svr_lightning.engines.base import Output
@@ -31,7 +31,16 @@ from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.logs import NOTHING_RIGHT, CSVLog, nothing_to_learn
 from svr_lightning.training.sources import DataSource
 from tests.commands import jsonl, logged, read_json, screen
-from tests.small_fit import data, module, policy, recipe, tiny, trainer, turns_of
+from tests.small_fit import (
+    data,
+    module,
+    policy,
+    recipe,
+    saver,
+    tiny,
+    trainer,
+    turns_of,
+)
 from tests.tolerance import assert_same_first_step, of_logprobs, rounding
 
 FIRST_STEP = {"lr": 1e-3 * warmup_stable_decay(0, total_steps=1), "length": 576, "tokens": 8 * 576}
@@ -56,11 +65,13 @@ class Watch(Callback):
 
 
 def test_each_rollout_is_sampled_by_the_weights_of_its_own_step(tmp_path):
-    watch = Watch()
-    trainer(tmp_path, watch).fit(module(micro_batch_size=2), data())
+    watch, model = Watch(), module(micro_batch_size=2)
+    trainer(tmp_path, watch).fit(model, data())
     assert watch.steps == [*range(6)]  # 12 problems, 2 a step
     assert watch.versions == watch.steps
     assert len(set(watch.problems)) == 6
+    model.configure_model()  # by another trainer, which counts its own steps: nothing is synced
+    assert model.engine.version == -1
 
 
 def test_several_updates_share_one_rollout(tmp_path):
@@ -127,16 +138,18 @@ def test_a_limit_counts_problem_batches(tmp_path):
 BRIEF = EvaluationConfig(max_turns=1, max_completion_tokens=8)
 
 
-@pytest.mark.parametrize("interval", [2, "00:00:00:00"])
-def test_validation_comes_every_so_many_optimizer_steps_or_by_the_clock(tmp_path, interval):
-    often = {"val_check_interval": interval, "check_val_every_n_epoch": None}
+@pytest.mark.parametrize(
+    ("interval", "epochs", "steps"),
+    [(2, None, [2, 4, 6]), ("00:00:00:00", None, [2, 4, 6]), (4, 1, [4])],
+)
+def test_validation_comes_every_so_many_optimizer_steps_or_by_the_clock(
+    tmp_path, interval, epochs, steps
+):
+    often = {"val_check_interval": interval, "check_val_every_n_epoch": epochs}
     run = trainer(tmp_path, limit_val_batches=1.0, **often)
     run.fit(module(micro_batch_size=4, updates_per_rollout=2, evaluation=BRIEF), data())
-    assert sorted(p.name for p in tmp_path.glob("eval/*")) == [
-        "step-000002",
-        "step-000004",
-        "step-000006",
-    ]
+    names = [f"step-00000{step}" for step in steps]
+    assert sorted(path.name for path in tmp_path.glob("eval/*")) == names
     assert "val/dev/accuracy" in run.callback_metrics
 
 
@@ -214,12 +227,12 @@ class Correct:
 
 def test_a_run_with_an_object_among_its_settings_resumes(tmp_path):
     path = tmp_path / "1.ckpt"
-    trainer(tmp_path, SaveAndStop(1, path)).fit(
-        module(recipe=recipe(custom_reward=Correct())), data()
-    )
-    resumed = trainer(tmp_path, max_steps=2)
-    resumed.fit(module(recipe=recipe(custom_reward=Correct())), data(), ckpt_path=path)
-    assert resumed.global_step == 2
+    for callbacks, saved in (([SaveAndStop(1, path)], None), ([], path)):
+        nested = policy(chat_template_kwargs={"some": [math.prod, {"more": Correct()}]})
+        model = module(recipe=recipe(custom_reward=Correct()), policy=nested)
+        run = trainer(tmp_path, *callbacks, max_steps=2)
+        run.fit(model, data(), ckpt_path=saved)
+    assert run.global_step == 2
 
 
 @pytest.mark.parametrize("left", ["metrics.csv", "policy"])
@@ -289,11 +302,19 @@ def test_nothing_is_saved_within_a_rollout(tmp_path):
 
 
 def test_the_last_checkpoint_is_the_end_of_the_run(tmp_path):
-    keep = ModelCheckpoint(tmp_path, every_n_train_steps=2, save_top_k=0, save_last=True)
-    trainer(tmp_path, keep, max_steps=3, enable_checkpointing=True).fit(module(), data())
+    keep = saver(2, tmp_path)
+    trainer(tmp_path, keep, max_steps=3).fit(module(), data())
     saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
     assert saved["global_step"] == 3
     assert [path.name for path in tmp_path.glob("*.ckpt")] == ["last.ckpt"]
+
+
+def test_checkpoints_come_every_so_many_optimizer_steps_rounded_up_to_rollouts(tmp_path):
+    keep = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=3, save_top_k=-1)
+    trainer(tmp_path, keep).fit(module(updates_per_rollout=2), data())
+    assert [path.name for path in tmp_path.glob("*.ckpt")] == ["step=4.ckpt"]  # of 6 steps
+    with pytest.raises(ConfigError, match="train_time_interval would save nothing"):
+        trainer(tmp_path, ModelCheckpoint(train_time_interval=timedelta(minutes=10)))
 
 
 def test_the_reference_follows_after_every_second_step(tmp_path):
@@ -336,7 +357,7 @@ def test_validation_data_is_not_read_by_a_training_that_does_not_validate(tmp_pa
 
 def test_a_fast_dev_run_is_one_step_and_leaves_nothing_that_the_next_run_trips_over(tmp_path):
     callbacks = (BeforeAfter(), HFExport(), ModelCheckpoint(save_last=True))
-    quick = trainer(tmp_path, *callbacks, fast_dev_run=1, enable_checkpointing=True)
+    quick = trainer(tmp_path, *callbacks, fast_dev_run=1)
     quick.fit(module(micro_batch_size=4), data(test=data().sources["val"]))
     assert quick.global_step == 1
     assert not list(tmp_path.rglob("*.ckpt"))
@@ -413,16 +434,17 @@ def test_a_folder_that_cannot_be_written_to_is_one_line(tmp_path):
         trainer(tmp_path / "file" / "run")
 
 
-def test_every_attempt_of_every_step_draws_anew(tmp_path, monkeypatch):
-    nothing = RewardWeights(**{field.name: 0.0 for field in fields(RewardWeights)})
-    idle = SVR(group_size=2, horizon=1, weights=nothing)  # so that every group is degenerate
+def test_every_attempt_of_every_step_draws_anew(tmp_path):
+    # So that every group is degenerate.
+    idle = recipe(group_size=2, horizon=1, custom_reward=lambda scored: [0.0] * len(scored))
     seeds = []
-    draw = SVRDataModule.fresh_problems
 
-    def noted(self: SVRDataModule, seed: int, *arguments: Any) -> list[Problem]:
-        seeds.append(seed)
-        return draw(self, seed, *arguments)
+    class Noting(SVRDataModule):
+        def fresh_problems(self, seed: int, *arguments: Any) -> list[Problem]:
+            seeds.append(seed)
+            return super().fresh_problems(seed, *arguments)
 
-    monkeypatch.setattr(SVRDataModule, "fresh_problems", noted)
-    trainer(tmp_path, max_steps=2).fit(module(recipe=idle, resample="batch"), data())
+    problems = data()
+    problems.__class__ = Noting
+    trainer(tmp_path, max_steps=2).fit(module(recipe=idle, resample="batch"), problems)
     assert len(set(seeds)) == len(seeds) == 2 * 2

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import ModelCheckpoint
 
 pytest.importorskip("peft")
 
@@ -86,12 +85,7 @@ def train(folder: Path, *callbacks: Callback, resume: str | None = None, **polic
     """Four steps of the embedded policy, with a checkpoint of each; returns module and trainer."""
     settings = small_fit.policy(**{"lora": LORA} | policy)
     model = small_fit.module(policy=settings, reference=ReferenceConfig(every=0))
-    saver = ModelCheckpoint(
-        every_n_train_steps=1, save_top_k=0, save_last=True, enable_version_counter=False
-    )
-    trainer = small_fit.trainer(
-        folder, saver, *callbacks, enable_checkpointing=True, max_steps=4, max_epochs=-1
-    )
+    trainer = small_fit.trainer(folder, small_fit.saver(), *callbacks, max_steps=4, max_epochs=-1)
     trainer.fit(model, small_fit.data(), ckpt_path=resume)
     return model, trainer
 
