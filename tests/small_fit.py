@@ -84,10 +84,9 @@ def trainer(folder: Path, *callbacks: Callback, **changes: Any) -> SVRTrainer:
     return SVRTrainer(**settings | changes)
 
 
-def saver(every: int = 1, folder: Path | None = None) -> ModelCheckpoint:
+def saver(every: int = 1) -> ModelCheckpoint:
     """Saves ``last.ckpt`` at every so many steps."""
     return ModelCheckpoint(
-        folder,
         save_last=True,
         save_top_k=0,
         every_n_train_steps=every,

@@ -148,8 +148,8 @@ def test_validation_comes_every_so_many_optimizer_steps_or_by_the_clock(
     often = {"val_check_interval": interval, "check_val_every_n_epoch": epochs}
     run = trainer(tmp_path, limit_val_batches=1.0, **often)
     run.fit(module(micro_batch_size=4, updates_per_rollout=2, evaluation=BRIEF), data())
-    names = [f"step-00000{step}" for step in steps]
-    assert sorted(path.name for path in tmp_path.glob("eval/*")) == names
+    names = sorted(path.name for path in tmp_path.glob("eval/*"))
+    assert names == [f"step-00000{step}" for step in steps]
     assert "val/dev/accuracy" in run.callback_metrics
 
 
@@ -302,11 +302,10 @@ def test_nothing_is_saved_within_a_rollout(tmp_path):
 
 
 def test_the_last_checkpoint_is_the_end_of_the_run(tmp_path):
-    keep = saver(2, tmp_path)
-    trainer(tmp_path, keep, max_steps=3).fit(module(), data())
-    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
-    assert saved["global_step"] == 3
-    assert [path.name for path in tmp_path.glob("*.ckpt")] == ["last.ckpt"]
+    trainer(tmp_path, saver(2), max_steps=3).fit(module(), data())
+    (path,) = tmp_path.rglob("*.ckpt")
+    assert path.name == "last.ckpt"
+    assert torch.load(path, weights_only=True)["global_step"] == 3
 
 
 def test_checkpoints_come_every_so_many_optimizer_steps_rounded_up_to_rollouts(tmp_path):

@@ -84,7 +84,7 @@ def test_a_resumed_run_takes_the_rates_of_its_own_schedule_and_not_of_a_shorter_
         shorter.step()
         schedule.step()
     assert shorter.param_groups[0]["lr"] == pytest.approx(0.05 * 2e-4)
-    longer, resumed = made(total=40)
+    longer, resumed = made()
     longer.load_state_dict(shorter.state_dict())
     resumed.load_state_dict(schedule.state_dict())
     set_scheduled_rates(resumed)
