@@ -61,7 +61,7 @@ def test_the_exported_policy_loads_and_predicts(run, tmp_path, capsys, monkeypat
     policy = run[0] / "policy"
     model = AutoModelForCausalLM.from_pretrained(policy)
     tokenizer = AutoTokenizer.from_pretrained(policy)
-    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    assert model.generation_config.eos_token_id == [tokenizer.eos_token_id]
     assert tokenizer.chat_template
     card = (policy / "README.md").read_text()
     values = read_json(run[0] / "eval" / "after" / "results.json")["datasets"]

@@ -143,4 +143,4 @@ def test_two_training_steps(model_folder, tmp_path):
     assert 0 < max(moved) < 4e-5
     saved = tmp_path / "run" / "policy"
     assert AutoTokenizer.from_pretrained(saved).chat_template
-    assert AutoModelForCausalLM.from_pretrained(saved).generation_config.eos_token_id == END
+    assert AutoModelForCausalLM.from_pretrained(saved).generation_config.eos_token_id == [END]
