@@ -253,7 +253,7 @@ def full_batch(plan: Plan) -> Any:
         )
         for row in range(plan.sequences)
     ]
-    return batch_of(samples, 1.0)
+    return batch_of(samples)
 
 
 def ready_optimizer(model: Any) -> Any:

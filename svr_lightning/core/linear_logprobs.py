@@ -25,11 +25,10 @@ def linear_logprobs(
 ) -> Tensor:
     """``log_softmax((hidden @ weight.T + bias) / temperature)`` at ``token_ids``.
 
-    The same as :func:`~svr_lightning.core.losses.token_logprobs` of the full scores, values and
-    gradients: the product in the precision of ``hidden`` (or of the autocast around the call), the
-    softmax in fp32. The forward pass keeps the exponentials of the first blocks, up to
-    :data:`KEPT_BYTES`, and the backward pass computes the other blocks again, so that memory does
-    not grow with the scores.
+    Values and gradients are those of the full scores: the product in the precision of ``hidden``
+    (or of the autocast around the call), the softmax in fp32. The forward pass keeps the
+    exponentials of the first blocks, up to :data:`KEPT_BYTES`, and the backward pass computes the
+    other blocks again, so that memory does not grow with the scores.
 
     With p the softmax, g the incoming gradient and d_nv = g_n ([v = y_n] - p_nv) / temperature:
     grad hidden = d weight, grad weight = d^T hidden, grad bias = sum_n d_n.

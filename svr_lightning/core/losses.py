@@ -55,16 +55,6 @@ class LossTerms:
     """None without correction."""
 
 
-def token_logprobs(logits: Tensor, token_ids: Tensor, temperature: float) -> Tensor:
-    """[B, T] log-probabilities of ``token_ids`` under [B, T, V] logits at a temperature > 0.
-
-    In nats and fp32.
-    """
-    scaled = logits.float() / temperature
-    chosen = scaled.gather(-1, token_ids.unsqueeze(-1)).squeeze(-1)
-    return chosen - scaled.logsumexp(dim=-1)
-
-
 def k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
     """Schulman's k3 estimate of KL(policy || reference): exp(d) - d - 1, d = ref - policy.
 

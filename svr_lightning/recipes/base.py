@@ -94,16 +94,18 @@ class Recipe(ABC):
         """Whether its prompts show labels, in evaluation too. Results then say so."""
         return self.dialogue.uses_labels
 
+    @property
+    def horizon(self) -> int:
+        """Turns per trajectory; a method of several has a field of this name."""
+        return 1
+
     def rollouts(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutGenerator]:
         """The rollouts of one problem: generators that return one trajectory each, or a list.
 
-        ``seeds`` seed random draws of the generators.
+        By default G trajectories of ``horizon`` turns that never stop early. ``seeds`` seed random
+        draws of the generators.
         """
-        return self.chains(problem, 1)
-
-    def chains(self, problem: Problem, turns: int) -> list[RolloutGenerator]:
-        """G trajectories of ``turns`` turns that never stop early."""
-        return [chain(self.dialogue, problem, i, turns) for i in range(self.group_size)]
+        return [chain(self.dialogue, problem, i, self.horizon) for i in range(self.group_size)]
 
     def evaluated_turns(self, max_turns: int) -> int:
         """T_max of its policy's evaluation, given the configured one."""
@@ -177,10 +179,6 @@ class MultiTurn(Baseline):
         """Every turn of every trajectory, each as a separate sequence; a method may use fewer."""
         return self.group_size * self.horizon
 
-    def rollouts(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutGenerator]:
-        """G chains."""
-        return self.chains(problem, self.horizon)
-
 
 def rewards_of(recipe: Recipe, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
     """[T] the rewards of the turns of one trajectory: the recipe's, or its ``custom_reward``'s.
@@ -230,11 +228,3 @@ def sample_of(
         policy_version=completion.policy_version,
         text_span=text_span,
     )
-
-
-def drawn_samples(group: Group, samples: list[Sample], count: int) -> list[Sample]:
-    """``count`` of a group's samples, drawn by the run's seed, in order; all if no more."""
-    if len(samples) <= count:
-        return samples
-    rng = group.seeds.generator(group.problem.id, "optimised")
-    return [samples[index] for index in sorted(rng.sample(range(len(samples)), count))]

@@ -12,10 +12,9 @@ from svr_lightning.core.credit import check_choices
 from svr_lightning.core.parsing import SelfCheckFields
 from svr_lightning.core.ranges import Count, NotNegative
 from svr_lightning.core.rewards import Reward, turn_rewards
-from svr_lightning.core.seeds import START, SeedContext
-from svr_lightning.core.types import Problem, Sample, ScoredTurn
+from svr_lightning.core.types import Sample, ScoredTurn
 from svr_lightning.recipes.base import Group, Recipe, sample_of
-from svr_lightning.recipes.dialogues import Dialogue, RolloutGenerator, SelfVerifying
+from svr_lightning.recipes.dialogues import Dialogue, SelfVerifying
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +31,6 @@ class SelfChecked(Recipe):
     def dialogue(self) -> Dialogue:
         """The prompts for a solution with a self-check, and for its refinement."""
         return SelfVerifying(self.interface)
-
-    def rollouts(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutGenerator]:
-        """G chains of ``horizon`` turns that never stop early."""
-        return self.chains(problem, self.horizon)
 
     def returns(self, rewards: Sequence[Sequence[Reward]]) -> list[float]:
         """[G] the mean total over the turns of each trajectory."""

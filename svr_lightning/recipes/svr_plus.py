@@ -15,7 +15,7 @@ from svr_lightning.core.parsing import self_check_start
 from svr_lightning.core.ranges import Count
 from svr_lightning.core.rewards import sections
 from svr_lightning.core.types import Sample
-from svr_lightning.recipes.base import Group, drawn_samples, sample_of
+from svr_lightning.recipes.base import Group, sample_of
 from svr_lightning.recipes.svr import SVR
 
 
@@ -56,8 +56,11 @@ class SVRPlus(SVR):
             for t in (range(self.horizon) if self.turns == "all" else [self.drawn(group, i)])
             for sample in self._samples(group, i, t, [part[i][t] for part in parts])
         ]
-        optimised = self.samples_per_problem - self.exact_per_problem
-        return [*drawn_samples(group, samples, optimised), *self.exact_samples(group)]
+        count = self.samples_per_problem - self.exact_per_problem
+        if count < len(samples):
+            rng = group.seeds.generator(group.problem.id, "optimised")
+            samples = [samples[index] for index in sorted(rng.sample(range(len(samples)), count))]
+        return [*samples, *self.exact_samples(group)]
 
     def drawn(self, group: Group, i: int) -> int:
         """The turn, from 0, of trajectory ``i`` that is optimised."""

@@ -8,7 +8,7 @@ tokens in the loss, C choices with an exact expectation, of at most A alternativ
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +26,21 @@ from svr_lightning.policy.logprobs import (
 )
 from svr_lightning.recipes.base import Group, sample_of
 from svr_lightning.rollout.rendering import Renderer
+
+
+class Weights(NamedTuple):
+    """Factors of a micro-batch's sums over its sequences.
+
+    With them the mean over the micro-batches of an optimizer step is a plain mean over the step's
+    sequences, however they are split.
+    """
+
+    loss: float = 1.0
+    """Of the policy loss: over the sequences without choices, the missing ones included."""
+    logged: float = 1.0
+    """Of logged values: over the sequences with a policy loss."""
+    choices: float = 0.0
+    """Over the sequences with choices, of the sum over each one's; 0 if there are none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,21 +63,14 @@ class TrainBatch:
     """[B, T] nats, under the policy that sampled, as the engine computed them."""
     advantages: Tensor
     """[B]."""
-    weight: float
-    """Factor of the sum of the sequences' losses, so that the mean over the micro-batches of an
-    optimizer step is the plain mean over its sequences, however they are split."""
-    mean_weight: float
-    """The factor of logged values, whose means are over the sequences with a loss."""
+    choices: Choices
+    """Those of all sequences; without a policy loss there."""
+    weights: Weights
     group_ids: tuple[str, ...]
     """[B] problem of each sequence, for messages."""
     trainer_logprobs: Tensor | None = None
     """[B, T] nats, under the policy that sampled, by the trainer; None with one update per
     rollout, where this policy is the current one."""
-    choices: Choices | None = None
-    """None for a method without choices."""
-    choice_weight: float = 0.0
-    """Factor of the sum over choices, so that the mean over the micro-batches of an optimizer step
-    is the mean over its sequences with choices of the sum over each one's choices."""
 
     def to(self, *args: Any, **kwargs: Any) -> "TrainBatch":
         """Move every tensor, as Lightning does with a batch."""
@@ -151,31 +159,27 @@ def _step_batches(
     present = [sample for sample in share if sample is not None]
     optimised = [sample for sample in present if sample.choices is None]
     with_choices = [sample for sample in present if sample.choices is not None]
-    loss_weight = accumulate / max(len(share) - len(with_choices), 1)
-    metric_weight = accumulate / max(len(optimised), 1)
-    choice_weight = accumulate / len(with_choices) if with_choices else None
-    equal = _by_sequence([*optimised, *(sample for sample in with_choices if sample.choices)])
+    weights = Weights(
+        loss=accumulate / max(len(share) - len(with_choices), 1),
+        logged=accumulate / max(len(optimised), 1),
+        choices=accumulate / len(with_choices) if with_choices else 0.0,
+    )
+    equal: dict[tuple[int, ...], list[Sample]] = {}
+    for sample in [*optimised, *(sample for sample in with_choices if sample.choices)]:
+        equal.setdefault(_sequence(sample), []).append(sample)
     ascending = sorted(equal, key=len)
     count = min(accumulate, len(ascending))
     lengths = [len(ids) for ids in ascending]
     batches = []
     for run in balanced_split(lengths, count) if count else []:
         members = [sample for ids in ascending[run] for sample in equal[ids]]
-        batches.append(
-            batch_of(
-                members,
-                loss_weight,
-                metric_weight,
-                renderer=renderer,
-                choice_weight=choice_weight,
-            )
-        )
+        batches.append(batch_of(members, weights, renderer))
     if count < accumulate:
         if dummy_sample is None:
             raise ValueError(
                 f"{count} sequences for {accumulate} micro-batches; give a dummy_sample"
             )
-        filler = batch_of([dummy_sample], 0.0, 0.0, choice_weight=choice_weight)
+        filler = batch_of([dummy_sample], weights._replace(loss=0.0, logged=0.0))
         batches += [filler] * (accumulate - count)
     return batches
 
@@ -219,16 +223,10 @@ def _runs(lengths: Sequence[int], count: int, bound: int) -> list[slice]:
 
 def batch_of(
     samples: Sequence[Sample],
-    weight: float,
-    mean_weight: float = 1.0,
-    *,
+    weights: Weights = Weights(),  # noqa: B008 - it is immutable
     renderer: Renderer | None = None,
-    choice_weight: float | None = None,
 ) -> TrainBatch:
-    """One micro-batch of all ``samples``.
-
-    ``choice_weight`` is None for a method without choices.
-    """
+    """One micro-batch of all ``samples``."""
     sequences = list(map(_sequence, samples))
     row_of = {ids: row for row, ids in enumerate(dict.fromkeys(sequences))}
     spans = [_loss_tokens(sample, renderer) for sample in samples]
@@ -250,11 +248,9 @@ def batch_of(
         mask=_padded(in_loss),
         engine_logprobs=_padded(s.logprobs for s in samples),
         advantages=torch.tensor([s.advantage for s in samples]),
-        weight=weight,
-        mean_weight=mean_weight,
+        choices=_choices(samples, row_of, renderer),
+        weights=weights,
         group_ids=tuple(s.group_id for s in samples),
-        choices=None if choice_weight is None else _choices(samples, row_of, renderer),
-        choice_weight=choice_weight or 0.0,
     )
 
 
@@ -291,13 +287,6 @@ def _choices(
 def _sequence(sample: Sample) -> tuple[int, ...]:
     """What a forward pass reads."""
     return (*sample.prompt_ids, *sample.completion_ids)
-
-
-def _by_sequence(samples: Sequence[Sample]) -> dict[tuple[int, ...], list[Sample]]:
-    equal: dict[tuple[int, ...], list[Sample]] = {}
-    for sample in samples:
-        equal.setdefault(_sequence(sample), []).append(sample)
-    return equal
 
 
 def _padded(rows: Iterable[Sequence[float]]) -> Tensor:
@@ -347,25 +336,27 @@ def policy_update_loss(
     terms = policy_loss(
         logp, trainer_logprobs, ref_logp, batch.advantages, batch.mask, spec, batch.engine_logprobs
     )
-    loss = terms.loss.sum() * batch.weight
-    weight = batch.mean_weight
-    scores = None
-    if batch.choices is not None:
+    weights = batch.weights
+    loss = terms.loss.sum() * weights.loss
+    exact = {}
+    if weights.choices:
         scores = choice_scores(policy, hidden, batch.choices, temperature)
-        loss = loss - scores.sum() * batch.choice_weight
+        loss = loss - scores.sum() * weights.choices
+        exact = {
+            "train/exact/score": scores.detach().sum() * weights.choices,
+            "train/exact/choices": torch.full_like(loss, len(scores) * weights.choices),
+        }
     # While both have the same weights, trainer and engine differ by rounding alone.
     gap = ((logp.detach() - batch.engine_logprobs).abs() * batch.mask).sum(1)
     logged = {
         "train/loss": loss.detach(),
-        "train/kl": terms.kl.sum() * weight,
-        "train/clip_frac": terms.clipped.sum() * weight,
-        "engine/logprob_diff": (gap / batch.mask.sum(1).clamp(min=1)).sum() * weight,
+        "train/kl": terms.kl.sum() * weights.logged,
+        "train/clip_frac": terms.clipped.sum() * weights.logged,
+        "engine/logprob_diff": (gap / batch.mask.sum(1).clamp(min=1)).sum() * weights.logged,
         "train/ratio_max": terms.ratio_max.max(),
+        **exact,
     }
-    if scores is not None:
-        logged["train/exact/score"] = scores.detach().sum() * batch.choice_weight
-        logged["train/exact/choices"] = torch.full_like(loss, len(scores) * batch.choice_weight)
     if terms.behaviour is not None:
-        logged["train/behaviour/mean"] = terms.behaviour.mean.detach().sum() * weight
-        logged["train/behaviour/clipped"] = terms.behaviour.clipped.sum() * weight
+        logged["train/behaviour/mean"] = terms.behaviour.mean.detach().sum() * weights.logged
+        logged["train/behaviour/clipped"] = terms.behaviour.clipped.sum() * weights.logged
     return PolicyUpdate(loss=loss, logged=logged)

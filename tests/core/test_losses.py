@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from svr_lightning.core.linear_logprobs import linear_logprobs
 from svr_lightning.core.losses import (
     LossSpec,
     LossTerms,
@@ -18,7 +19,6 @@ from svr_lightning.core.losses import (
     k3,
     near_target,
     policy_loss,
-    token_logprobs,
 )
 from tests.tolerance import rounding
 
@@ -64,16 +64,16 @@ def loss_of_ratios(
     ],
 )
 def test_log_probabilities_are_taken_at_the_temperature(temperature, probabilities):
-    scores = torch.tensor([1.0, 2.0, 3.0]).log().expand(1, 3, 3)
-    values = token_logprobs(scores, torch.tensor([[0, 1, 2]]), temperature)
-    close(values, [[math.log(p) for p in probabilities]])
+    scores = torch.tensor([[1.0], [2.0], [3.0]]).log()
+    values = linear_logprobs(torch.ones(3, 1), scores, None, torch.arange(3), temperature)
+    close(values, [math.log(p) for p in probabilities])
 
 
 def test_log_probabilities_of_half_precision_scores_are_computed_in_fp32():
-    scores = torch.tensor([[[0.0, 3.0, 300.0]]], dtype=torch.bfloat16)
-    values = token_logprobs(scores, torch.tensor([[1]]), 0.9)
+    one, scores = torch.ones(1, 1).bfloat16(), torch.tensor([[0.0], [3.0], [300.0]]).bfloat16()
+    values = linear_logprobs(one, scores, None, torch.tensor([1]), 0.9)
     assert values.dtype == torch.float32
-    close(values, [[-330.0]])  # (3 - 300) / 0.9, where bf16 knows 3.328 and 334
+    close(values, [-330.0])  # (3 - 300) / 0.9, where bf16 knows 3.328 and 334
 
 
 # --- the KL estimate --------------------------------------------------------------------------

@@ -77,7 +77,7 @@ class Parity:
         """[N] The trainer's log-probabilities, ``together`` sequences at a time."""
         found = []
         for start in range(0, len(samples), together):
-            batch = batch_of(samples[start : start + together], weight=1.0).to(self._device)
+            batch = batch_of(samples[start : start + together]).to(self._device)
             with precision(self._device):
                 logp = completion_logprobs(self._model, batch, TEMPERATURE)
             found.append(logp[batch.mask.bool()].float())

@@ -18,6 +18,7 @@ from svr_lightning.policy.logprobs import completion_logprobs
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.update import (
     TrainBatch,
+    Weights,
     balanced_split,
     batch_of,
     micro_batches,
@@ -30,9 +31,7 @@ from tests.tolerance import of_gradients
 
 
 def test_a_batch_is_padded_on_the_right_and_points_at_what_predicts_each_token():
-    batch = batch_of(
-        [sample((5, 6, 7), (8, 9)), sample((5,), (6, 7, 8), advantage=-2.0)], weight=0.5
-    )
+    batch = batch_of([sample((5, 6, 7), (8, 9)), sample((5,), (6, 7, 8), advantage=-2.0)])
     assert batch.input_ids.tolist() == [[5, 6, 7, 8, 9], [5, 6, 7, 8, 0]]
     assert batch.lengths == (5, 4)
     assert batch.mask.tolist() == [[1, 1, 0], [1, 1, 1]]
@@ -43,7 +42,7 @@ def test_a_batch_is_padded_on_the_right_and_points_at_what_predicts_each_token()
         batch.engine_logprobs, torch.tensor([[-0.1, -0.2, 0.0], [-0.1, -0.2, -0.3]])
     )
     assert batch.advantages.tolist() == [1.0, -2.0]
-    assert (batch.weight, batch.group_ids) == (0.5, ("g", "g"))
+    assert batch.group_ids == ("g", "g")
 
 
 def split(
@@ -116,7 +115,7 @@ def gradients(model: Any, batches: list[TrainBatch]) -> dict[str, Tensor]:
             batch.mask,
             LossSpec(),
         )
-        (terms.loss.sum() * batch.weight / len(batches)).backward()
+        (terms.loss.sum() * batch.weights.loss / len(batches)).backward()
     return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
@@ -159,7 +158,7 @@ def test_an_empty_place_counts_in_the_mean_with_a_loss_of_zero():
     batches = split([None, *samples, None, None, None], 2)
     assert sum(len(batch.group_ids) for batch in batches) == 4
     # Two micro-batches for eight places: each sequence weighs 2 / 8, and 2 / 4 in logged means.
-    assert [(batch.weight, batch.mean_weight) for batch in batches] == [(1 / 4, 1 / 2)] * 2
+    assert [batch.weights for batch in batches] == [Weights(loss=1 / 4, logged=1 / 2)] * 2
 
 
 def test_places_and_not_samples_decide_which_optimizer_step_a_sample_goes_to():
@@ -174,10 +173,10 @@ def test_places_and_not_samples_decide_which_optimizer_step_a_sample_goes_to():
 def test_a_step_with_too_few_sequences_is_filled_up_with_what_weighs_nothing():
     one, idle = rollout(2)
     batches = split([one, None, None], 3, dummy_sample=idle)
-    assert [batch.weight for batch in batches] == [1.0, 0.0, 0.0]
+    assert [batch.weights.loss for batch in batches] == [1.0, 0.0, 0.0]
     assert batches[1].input_ids.tolist() == [[*idle.prompt_ids, *idle.completion_ids]]
     nothing = split([None, None], 2, dummy_sample=idle)
-    assert [batch.weight for batch in nothing] == [0.0, 0.0]
+    assert [batch.weights.loss for batch in nothing] == [0.0, 0.0]
     with pytest.raises(ValueError, match="1 sequences for 3 micro-batches"):
         split([one, None, None], 3)
 
@@ -196,7 +195,7 @@ def test_two_parts_of_one_turn_share_a_forward_pass_and_keep_their_own_losses():
     assert batch.mask.tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1]]
     assert batch.advantages.tolist() == [1.0, 1.0, -2.0]
     model = tiny_qwen3()
-    apart = completion_logprobs(model, batch_of([other, whole], 1.0), TEMPERATURE)
+    apart = completion_logprobs(model, batch_of([other, whole]), TEMPERATURE)
     together = completion_logprobs(model, batch, TEMPERATURE)
     torch.testing.assert_close(together, apart[[0, 1, 1]] * batch.mask)
     with pytest.raises(ValueError, match="samples that learn from a part of their text"):

@@ -261,15 +261,14 @@ def test_a_self_check_shares_the_forward_pass_of_its_turn():
     (batch,) = split([solution, with_choices()[0]])
     assert batch.input_ids.tolist() == [[5, 6, 7, 8, 9]]
     assert batch.mask.tolist() == [[1, 1], [0, 0]]
-    assert batch.choices is not None
     assert batch.choices.rows.tolist() == [0]
     assert batch.choices.logit_positions.tolist() == [3]  # token 9 stands in column 4
-    assert batch.weight == 1.0  # the mean over one sequence: the self-check is not in it
+    assert batch.weights.loss == 1.0  # the mean over one sequence: the self-check is not in it
 
 
 def test_without_self_checks_a_batch_has_no_choices(policy):
     (batch,) = split(rollout(4))
-    assert (batch.choices, batch.choice_weight) == (None, 0.0)
+    assert (len(batch.choices.rows), batch.weights.choices) == (0, 0.0)
     logged = policy_update_loss(policy, None, batch, SPEC, temperature=TEMPERATURE).logged
     assert not [key for key in logged if "exact" in key]
 

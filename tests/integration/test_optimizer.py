@@ -140,7 +140,7 @@ def test_a_reference_in_bf16_has_the_policys_weights_rounded_and_its_buffers_as_
         assert (rounded.requires_grad, weight.dtype) == (False, torch.float32)
     assert {buffer.dtype for buffer in reference.buffers()} == {torch.float32}
     assert reference.get_output_embeddings().weight is reference.get_input_embeddings().weight
-    batch = batch_of(rollout(), 1.0)
+    batch = batch_of(rollout())
     with torch.no_grad():
         scores = make()(input_ids=batch.input_ids).logits.abs().max().item()
         gap = completion_logprobs(reference, batch, 1.0) - completion_logprobs(policy, batch, 1.0)

@@ -2,10 +2,10 @@
 
     python -m tools.bench update --out tools/bench/results/update.json
 
-"Plain" is ``token_logprobs(hidden @ weight.T)``, "blocks" is ``linear_logprobs``; both forward and
-backward, gradients of hidden states and weight included, on a CPU. The plain path needs more memory
-than most machines have: live bytes are counted exactly, tensor by tensor, on tensors without data.
-Temporaries inside one operation do not count, which favours the plain path.
+"Plain" is the log-softmax of ``hidden @ weight.T``, "blocks" is ``linear_logprobs``; both forward
+and backward, gradients of hidden states and weight included, on a CPU. The plain path needs more
+memory than most machines have: live bytes are counted exactly, tensor by tensor, on tensors without
+data. Temporaries inside one operation do not count, which favours the plain path.
 
 The backward pass reuses what the forward pass computed as far as a GiB holds it, and computes the
 rest again. Both ends are timed: everything kept, and nothing kept.
@@ -23,7 +23,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from svr_lightning.core import linear_logprobs as blockwise
 from svr_lightning.core.linear_logprobs import linear_logprobs
-from svr_lightning.core.losses import token_logprobs
 from tools.bench.workloads import GIB, TEMPERATURE, LiveBytes, in_turns, seconds
 
 VOCABULARY = 248_320
@@ -38,8 +37,8 @@ Sizes = tuple[int, int, int]
 
 def plain(hidden: Tensor, weight: Tensor, token_ids: Tensor) -> Tensor:
     """Scores of the whole vocabulary, then their log-softmax."""
-    scores = torch.nn.functional.linear(hidden, weight).unsqueeze(0)
-    return token_logprobs(scores, token_ids.unsqueeze(0), TEMPERATURE)[0]
+    scores = torch.nn.functional.linear(hidden, weight).float() / TEMPERATURE
+    return scores.gather(1, token_ids.unsqueeze(1)).squeeze(1) - scores.logsumexp(1)
 
 
 PATHS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
