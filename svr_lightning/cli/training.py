@@ -238,18 +238,6 @@ class SVRCommandLine(LightningCLI):
         config.pop("config", None)
         self.model.run_config = json.loads(to_json(config))
 
-    def before_fit(self) -> None:
-        """Refuse a new run in the folder of another: it would overwrite logs and policy."""
-        root = Path(self.trainer.default_root_dir)
-        if self._ckpt_path is None:
-            policy = [path for path in [root / "policy"] if path.exists()]
-            found = [*self.trainer.last_checkpoints, *policy]
-            require(
-                not found,
-                f"{root} holds another run ({found[0] if found else ''}); resume it with "
-                "--ckpt_path last, or give this one a --trainer.default_root_dir of its own",
-            )
-
     def after_fit(self) -> None:
         """Name the run's checkpoint and policy, and the next command."""
         root = Path(self.trainer.default_root_dir)
@@ -263,11 +251,7 @@ class SVRCommandLine(LightningCLI):
             rank_zero_info(f"next: {program()} report {method}={judged} --out {out}")
 
     def before_validate(self) -> None:
-        """Refuse ``--ckpt_path`` if there is no checkpoint, or if a server has the policy."""
-        require(
-            self._ckpt_path is None or not self._server_has_the_policy(),
-            "--ckpt_path: model.engine is a server, which has weights of its own; leave one out",
-        )
+        """Refuse ``--ckpt_path last`` if there is no checkpoint."""
         require(
             self._ckpt_path != "last" or bool(self.trainer.last_checkpoints),
             f"--ckpt_path last: there is no checkpoint under {self.trainer.default_root_dir}; give "

@@ -4,6 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from svr_lightning.core.parsing import decimals_span, verdict_span
@@ -145,29 +146,40 @@ def check_choices(
     assert turn.verdict is not None
     assert turn.confidence is not None
 
-    def choice(
-        span: tuple[int, int],
-        alternatives: Sequence[str],
-        verdicts: Sequence[str],
-        confidences: Sequence[float],
-    ) -> Choice:
-        labels = [turn.correct] * len(alternatives)
+    def scored(choice: Choice, verdicts: Sequence[str], confidences: Sequence[float]) -> Choice:
+        labels = [turn.correct] * len(choice.scores)
         scores = verification_rewards(verdicts, confidences, labels, weights, proper=True)
-        weighted = tuple(weight * score for score in scores)
-        return Choice(span=span, alternatives=tuple(alternatives), scores=weighted)
+        return replace(choice, scores=tuple(weight * score for score in scores))
 
     choices = []
-    span = verdict_span(turn.text, start)
-    if span is not None and turn.text[slice(*span)] == turn.verdict.value:
-        words = [verdict.value for verdict in Verdict]
-        choices.append(choice(span, words, words, [turn.confidence] * len(words)))
-    confidences = stated_confidences(turn.text, start)
-    if confidences is not None:
-        verdicts = [turn.verdict] * len(confidences.scores)
-        choices.append(
-            choice(confidences.span, confidences.alternatives, verdicts, confidences.scores)
-        )
+    words = stated_verdicts(turn.text, start)
+    if words is not None and turn.text[slice(*words.span)] == turn.verdict.value:
+        choices.append(scored(words, words.alternatives, [turn.confidence] * len(words.scores)))
+    numbers = stated_confidences(turn.text, start)
+    if numbers is not None:
+        choices.append(scored(numbers, [turn.verdict] * len(numbers.scores), numbers.scores))
     return tuple(choices)
+
+
+STATES = {Verdict.CORRECT: 1.0, Verdict.INCORRECT: 0.0, Verdict.UNSURE: 0.5}
+"""The probability of being right that a verdict states."""
+
+
+def stated_verdicts(text: str, start: int) -> Choice | None:
+    """The word of a self-check's verdict; each alternative's score is what it states.
+
+    Args:
+        text: a completion.
+        start: where the part of it begins from which the self-check was read.
+
+    Returns:
+        None where no valid word was found.
+    """
+    span = verdict_span(text, start)
+    if span is None:
+        return None
+    words = tuple(verdict.value for verdict in STATES)
+    return Choice(span=span, alternatives=words, scores=tuple(STATES.values()))
 
 
 def stated_confidences(text: str, start: int) -> Choice | None:

@@ -48,9 +48,8 @@ def token_scores(
     characters = cache(characters)
 
     def tokens_of(span: tuple[int, int] | None) -> Sequence[float]:
-        if span is None or characters(len(logprobs)) < span[1]:  # tokens of another text
-            return ()
-        if span[0] == span[1]:
+        # Nothing, or the tokens of another text.
+        if span is None or span[0] == span[1] or characters(len(logprobs)) < span[1]:
             return ()
         return logprobs[slice(*token_span(span, len(logprobs), characters))]
 

@@ -4,6 +4,7 @@ Stage 2 of ZeRO keeps complete weights on every process, which rollouts need, an
 and the optimizer with its fp32 master weights.
 """
 
+import math
 import signal
 import sys
 import time
@@ -73,6 +74,23 @@ def _end_all(trainer: Any) -> None:
     # The system ends this process if a callback or a collective blocks it.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(CLEAN_UP_SECONDS)
+
+
+def any_stops(stops: bool, device: torch.device) -> bool:
+    """Whether any process stops instead of taking a rollout's optimizer steps; each calls it once.
+
+    Its own signals are handled while it waits for the others. A process that stops does not wait
+    for long: others may have ended without a word.
+    """
+    flag = torch.tensor([float(stops)], device=device)
+    work: Any = torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX, async_op=True)
+    patience = CLEAN_UP_SECONDS if stops else math.inf
+    until = time.monotonic() + patience
+    while not work.is_completed() and time.monotonic() < until:
+        time.sleep(0.01)
+    if not stops:
+        work.wait()  # raises where another process has failed
+    return stops or bool(flag.item())
 
 
 def check_precision(precision: str, *, sharded: bool) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from svr_lightning.analysis.records import TurnRecord
-from svr_lightning.core.credit import stated_confidences
+from svr_lightning.core.credit import stated_confidences, stated_verdicts
 from svr_lightning.core.parsing import (
     ANSWER_CLOSE,
     ANSWER_OPEN,
@@ -25,7 +25,6 @@ from svr_lightning.core.parsing import (
     THINK_OPEN,
     SelfCheckFields,
     self_check_start,
-    verdict_span,
 )
 from svr_lightning.core.types import (
     Choice,
@@ -65,7 +64,8 @@ class Document:
     correct: bool | None
     """y_t of the completion's answer; None where it gives none."""
     choices: tuple[Choice, ...] = field(default=(), kw_only=True)
-    """Verdict and confidence, see :func:`stated_choices`. None teaches what was drawn."""
+    """Verdict and confidence, as far as they are there, in this order; the score of an alternative
+    is the probability of being right that it states. None teaches what was drawn."""
 
     @property
     def solution(self) -> str:
@@ -120,30 +120,6 @@ def written_solution(task: Task, text: str) -> str | None:
     return f"{THINK_OPEN}\n{words}\n{THINK_CLOSE}\n{request}"
 
 
-STATES = {Verdict.CORRECT: 1.0, Verdict.INCORRECT: 0.0, Verdict.UNSURE: 0.5}
-"""The probability of being right that a verdict states."""
-
-
-def stated_choices(text: str, start: int) -> tuple[Choice, ...]:
-    """The verdict and the confidence of a self-check, as far as they are there, in this order.
-
-    The score of each alternative is the probability of being right that it states.
-
-    Args:
-        text: a completion.
-        start: where the part of it begins from which the self-check was read.
-    """
-    choices = []
-    span = verdict_span(text, start)
-    if span is not None:
-        words = tuple(verdict.value for verdict in STATES)
-        choices.append(Choice(span=span, alternatives=words, scores=tuple(STATES.values())))
-    confidences = stated_confidences(text, start)
-    if confidences is not None:
-        choices.append(confidences)
-    return tuple(choices)
-
-
 def checked_turns(
     dialogue: SelfVerifying,
     problem: Problem,
@@ -185,7 +161,9 @@ def checked_turns(
         in_form = scored.task_format == scored.self_check_format == 1.0
         if solution is None or scored.correct != answer.correct or not in_form:
             continue
-        choices = stated_choices(text, turn.reading.check) if target == "label" else ()
+        start = turn.reading.check
+        stated = [stated_verdicts(text, start), stated_confidences(text, start)]
+        choices = tuple(one for one in stated if one is not None and target == "label")
         turns.append(turn)
         firsts.append(Document(dialogue.first(problem), text, scored.correct, choices=choices))
     drafts = [*turns, *cut_off]

@@ -21,10 +21,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from svr_lightning.core.ranges import Count, check_arguments
 from svr_lightning.core.types import Decoding, Problem
+from svr_lightning.display import plain
 from svr_lightning.engines.acting_weights import adapters_of
 from svr_lightning.engines.base import Engine
 from svr_lightning.errors import require
@@ -71,7 +72,6 @@ from svr_lightning.training.rollouts import (
     Rollout,
     fresh_source,
     optimizer_steps,
-    show_prompt,
     warn_of_cut_prompts,
 )
 from svr_lightning.training.trainer import RolloutFitLoop
@@ -191,6 +191,7 @@ class SVRModule(PolicyModule):
         """Remember what an interrupted run would save; end the run if a signal came."""
         trainer: Any = self.trainer
         trainer.fit_loop.resumable = trainer.fit_loop.state_dict()
+        trainer.defers_interrupts = False
         if trainer.interrupt_waits:  # before a validation that is due
             raise KeyboardInterrupt(trainer.interrupt_waits)
 
@@ -205,7 +206,8 @@ class SVRModule(PolicyModule):
 
         # 1. Look at the prompts.
         if not self._prompt_shown:
-            show_prompt(renderer, self.recipe.dialogue, problems[0])
+            prompt = renderer.text(self.recipe.dialogue.first(problems[0]))
+            rank_zero_info(f"\nfirst rendered prompt:\n{plain(prompt)}")
             self._prompt_shown = True
         warn = partial(warn_of_cut_prompts, renderer, self.recipe.dialogue)
         warn(problems)
@@ -229,14 +231,10 @@ class SVRModule(PolicyModule):
                 show_progress=shows_progress(self.trainer),
             )
 
-        # 3. Measure it, and wait for the other processes.
-        seconds = time.perf_counter() - started
-        stats = rollout_stats(groups, self.recipe, seconds)
+        # 3. Measure it.
+        stats = rollout_stats(groups, self.recipe, time.perf_counter() - started)
         if sync_seconds is not None:
             stats["time/sync"] = sync_seconds
-        if self.trainer.world_size > 1:
-            self.trainer.strategy.barrier()
-            stats["time/wait"] = time.perf_counter() - started - seconds
 
         # 4. Split its sequences into micro-batches.
         steps = optimizer_steps(self, groups, step)

@@ -6,11 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lightning.pytorch.utilities import rank_zero_info
-
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import Problem
-from svr_lightning.display import plain
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.dialogues import Dialogue
 from svr_lightning.rollout.collect import FreshProblems
@@ -37,12 +34,6 @@ class Rollout:
     def problem_ids(self) -> list[str]:
         """The problems that it ended with."""
         return [group.problem.id for group in self.groups]
-
-
-def show_prompt(renderer: Renderer, dialogue: Dialogue, problem: Problem) -> None:
-    """Print a first prompt as it is rendered."""
-    text = renderer.text(dialogue.first(problem))
-    rank_zero_info(f"\nfirst rendered prompt:\n{plain(text)}")
 
 
 def warn_of_cut_prompts(

@@ -88,7 +88,7 @@ def _restore(path: Path, model: Any, optimizer: Any, schedule: Any) -> list[floa
     """Continue from a checkpoint, if there is one; the losses of the steps behind it."""
     if not path.is_file():
         return []
-    saved = torch.load(path, map_location=model.device, weights_only=True)
+    saved = DurableCheckpointIO().load_checkpoint(path, map_location=model.device)
     model.load_state_dict(saved["weights"], strict=False)
     optimizer.load_state_dict(saved["optimizer"])
     schedule.load_state_dict(saved["schedule"])

@@ -10,6 +10,7 @@ import fcntl
 import math
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
@@ -29,8 +30,9 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from svr_lightning.errors import ConfigError, as_config_error, require
 from svr_lightning.files import check_folder
+from svr_lightning.policy.policy import RemotePolicy
 from svr_lightning.training.checkpoint import DurableCheckpointIO
-from svr_lightning.training.distributed import failing_together, resolve_strategy
+from svr_lightning.training.distributed import any_stops, failing_together, resolve_strategy
 from svr_lightning.training.export import export_policy
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.progress import Progress
@@ -54,7 +56,27 @@ class RolloutFetcher(_DataFetcher):
             problems, index, _ = super().__next__()
         self.fetched = index + 1
         self.done = self.fetched == self.length
-        return self._trainer.lightning_module.collect(problems), index, 0
+        return self._rollout(problems), index, 0
+
+    def _rollout(self, problems: Any) -> Any:
+        """Roll out, and wait for the other processes.
+
+        All of them then take the optimizer steps, or none does, since a signal has stopped one.
+        """
+        trainer, several = self._trainer, self._trainer.world_size > 1
+        try:
+            rollout = trainer.lightning_module.collect(problems)
+            trainer.defers_interrupts = True
+        except KeyboardInterrupt:
+            if several:
+                any_stops(True, trainer.strategy.root_device)
+            raise
+        if several:
+            began = time.perf_counter()
+            if any_stops(False, trainer.strategy.root_device):
+                raise KeyboardInterrupt(trainer.interrupt_waits or signal.SIGTERM)
+            rollout.stats["time/wait"] = time.perf_counter() - began
+        return rollout
 
 
 class RolloutFitLoop(_FitLoop):
@@ -214,8 +236,10 @@ class SVRTrainer(Trainer):
     """
 
     fit_loop: RolloutFitLoop
+    defers_interrupts = False
+    """Whether a signal waits: from the end of a rollout until its optimizer steps are taken."""
     interrupt_waits = 0
-    """A signal that came within the optimizer steps of a rollout; the run ends after them."""
+    """One that does; the run ends after them."""
 
     def __init__(
         self,
@@ -317,14 +341,21 @@ class SVRTrainer(Trainer):
             weights_only: whether a checkpoint may hold plain values only; here always so.
 
         Raises:
-            ConfigError: if it is last, and the folder holds a run without a checkpoint.
+            ConfigError: if the folder holds another run, or it is last and there is none.
         """
         counts = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
         restarted = any(os.environ.get(name, "0") != "0" for name in counts)  # after a fault
         root = Path(self.default_root_dir)
         left = [name for name in ("metrics.csv", "policy") if (root / name).exists()]
+        saved = self.last_checkpoints
+        found = [*saved, *(root / name for name in left if name == "policy")]
+        require(  # it would overwrite logs and policy
+            ckpt_path is not None or not found,
+            f"{root} holds another run ({found[0] if found else ''}); resume it with "
+            "--ckpt_path last, or give this one a --trainer.default_root_dir of its own",
+        )
         require(
-            ckpt_path != "last" or restarted or not left or bool(self.last_checkpoints),
+            ckpt_path != "last" or restarted or not left or bool(saved),
             f"--ckpt_path last: {root} holds another run without a checkpoint; remove its "
             f"{' and '.join(left)} to begin again in its place, or give --trainer.default_root_dir",
         )
@@ -338,6 +369,7 @@ class SVRTrainer(Trainer):
             datamodule: not read.
             ckpt_path: last or a file.
         """
+        _require_weights(model, "svr export")
         self.limit_test_batches = 0
         self.test(model, datamodule=datamodule, ckpt_path=ckpt_path)  # loads the weights
         if self.is_global_zero:
@@ -368,11 +400,7 @@ class SVRTrainer(Trainer):
             self.world_size == 1,
             "a warm start runs in one process: set trainer.devices=1 and trainer.strategy=auto",
         )
-        require(
-            model.engine is None or model.engine.reads_tokens,
-            f"model.engine={type(model.engine).__name__} is a server with weights of its own, "
-            "which nothing here can train; leave it out",
-        )
+        _require_weights(model, "svr warmstart")
         require(
             self.limit_train_batches == 1.0 and not isinstance(self.limit_train_batches, int),
             "svr warmstart cannot try a few batches alone: leave out trainer.fast_dev_run and "
@@ -413,10 +441,12 @@ class SVRTrainer(Trainer):
             alone = self._folder_of_its_own() if self.state.fn == "fit" else nullcontext()
             with failing_together(self), self._finishing_updates(), alone:
                 # Faults of checkpoint, data and policy are found before anything writes files.
-                require(
-                    ckpt_path is None or Path(ckpt_path).exists(),
-                    f"checkpoint {ckpt_path} does not exist; give --ckpt_path another, or last",
-                )
+                if ckpt_path is not None:
+                    _require_weights(model, "--ckpt_path")
+                    require(
+                        Path(ckpt_path).exists(),
+                        f"checkpoint {ckpt_path} does not exist; give --ckpt_path another, or last",
+                    )
                 if (data := getattr(self, "datamodule", None)) is not None:
                     data.setup(self.state.fn)
                 if (read := getattr(self.lightning_module, "read_policy", None)) is not None:
@@ -461,17 +491,19 @@ class SVRTrainer(Trainer):
     def _finishing_updates(self) -> Iterator[None]:
         """Within it, Ctrl-C or SIGTERM lets the optimizer steps of a rollout finish.
 
-        A second one does not. Lightning alone would keep SIGTERM until a batch has ended, which
-        is a whole rollout or a whole evaluation.
+        A second Ctrl-C does not. Lightning alone would keep SIGTERM until a batch has ended, which
+        is a whole rollout or a whole evaluation, and let processes wait for each other's signal.
         """
 
         def interrupt(number: int, *_: Any) -> None:
-            if not self.fit_loop.within_rollout or self.interrupt_waits:
+            again, self.interrupt_waits = self.interrupt_waits, number
+            if number == signal.SIGTERM and not again and self.strategy.launcher is not None:
+                self.strategy.launcher.kill(number)  # to the processes that this one started
+            if not self.defers_interrupts or (again and number == signal.SIGINT):
                 raise KeyboardInterrupt(number)
-            self.interrupt_waits = number
             rank_zero_info("finishing the optimizer step, then saving; Ctrl-C again ends at once")
 
-        self.interrupt_waits = 0
+        self.defers_interrupts, self.interrupt_waits = False, 0
         defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
         ours: dict[signal.Signals, Any] = {}
         for number, default in defaults.items():
@@ -483,6 +515,8 @@ class SVRTrainer(Trainer):
             ours = {}
         for number in ours:
             signal.signal(number, interrupt)
+        if signal.SIGTERM in ours:  # Lightning's own function calls a collective in a signal
+            self._signal_connector._sigterm_notifier_fn = lambda *_: None  # type: ignore[method-assign]
         try:
             yield
         finally:
@@ -515,6 +549,14 @@ class SVRTrainer(Trainer):
         if not saved:
             return f"{interrupted}; there is no checkpoint yet, so start the run again"
         return f"{interrupted}; the same command with --ckpt_path last resumes from {saved[0]}"
+
+
+def _require_weights(model: Any, what: str) -> None:
+    """Refuse a policy on a server for ``what``, which needs weights."""
+    require(
+        not isinstance(getattr(model, "actor", None), RemotePolicy),
+        f"{what}: model.engine is a server, which has weights of its own; leave it out",
+    )
 
 
 def _unchanged(value: Any) -> Any:

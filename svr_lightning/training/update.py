@@ -338,7 +338,7 @@ def policy_update_loss(
     )
     weights = batch.weights
     loss = terms.loss.sum() * weights.loss
-    exact = {}
+    exact: dict[str, Tensor] = {}
     if weights.choices:
         scores = choice_scores(policy, hidden, batch.choices, temperature)
         loss = loss - scores.sum() * weights.choices

@@ -20,7 +20,7 @@ class FaultyRank(TransformersEngine):
 
     Args:
         rank: the one it happens to; -1 is every rank.
-        fault: ``raise``, or ``config``, a ConfigError.
+        fault: ``raise``; ``config``, a ConfigError; or ``end``, as a cluster ends both ranks.
         marks: folder that learns every rank's process id, and the time of the fault.
         others: ``wait`` leaves the others to the next collective, ``busy`` keeps them from it.
     """
@@ -48,6 +48,10 @@ class FaultyRank(TransformersEngine):
 
     def _strike(self) -> None:
         (self._marks / "struck").touch()
+        if self._fault == "end":
+            time.sleep(3)  # until the other one waits for this one
+            for path in self._marks.glob("pid-*"):
+                os.kill(int(path.name.removeprefix("pid-")), signal.SIGTERM)
         if self._fault == "config":
             raise ConfigError("data.train: what every process finds wrong")
         raise ValueError("the fault of this test")

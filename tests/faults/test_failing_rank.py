@@ -1,5 +1,6 @@
 """Of two real processes one fails: its own error is shown, and soon both are gone."""
 
+import signal
 import time
 from pathlib import Path
 
@@ -56,3 +57,9 @@ def test_what_all_ranks_find_wrong_is_said_once(tmp_path):
     assert code == 2
     lines = [line for line in errors.splitlines() if "error" in line]
     assert lines == ["python -m svr_lightning: error: data.train: what every process finds wrong"]
+
+
+def test_of_two_ranks_that_are_ended_none_waits_for_the_other(tmp_path):
+    code, output = run_two(tmp_path, 1, "end")
+    assert code == 128 + signal.SIGTERM
+    assert "interrupted after optimizer step 0; the same command" in output

@@ -279,7 +279,8 @@ STOP = "--model.evaluation.stop"
             "verdict >= 0.85: this server's completions come without log-probabilities",
         ),
         ("test --model.engine.api_key_env NOT_SET", "NOT_SET: this variable is not set"),
-        ("test --ckpt_path last", "--ckpt_path: model.engine is a server"),
+        (f"test --ckpt_path {__file__}", "--ckpt_path: model.engine is a server"),
+        ("export", "svr export: model.engine is a server"),
         ("fit", "OpenAIEngine returns no token ids, which training needs"),
     ],
 )
