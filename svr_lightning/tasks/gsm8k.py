@@ -52,8 +52,9 @@ _CHANGES = rf"""(?:
     |{_LETTERS}                                       # 18k
     |{_WORD}(?:-(?:{_WORD}|{SCALE}))?(?![\w-])        # 18 fourths; not 18 hundred-dollar bills
     |and[ ](?:an?|one|two|three)[ -](?:half|quarter|third|fourth)
+    |(?:[abeijnqrtuv]|[xyzXYZ]+|pi)[\s.]*$            # 18x is a term, and 18g a weight
 )"""
-"""Words after digits that make them another number."""
+"""Words and letters after digits that make them another number, or none."""
 _UNIT = re.compile(
     rf"""
     (?<=[0-9.%}}\s])
@@ -66,11 +67,14 @@ _UNIT = re.compile(
     """,
     re.VERBOSE,
 )
-_CURRENCY = re.compile(r"(?P<between>(?<=[0-9])\s*[€£*]+\s*(?=[0-9]))|[€£*]")
+_CODE = r"(?:USD?|EUR|GBP|CAD|AUD|INR|Rs\.?)[ ]*(?=[-0-9.$])"
+"""A currency before a number."""
+_CURRENCY = re.compile(rf"(?P<between>(?<=[0-9])\s*[€£*]+\s*(?=[0-9]))|[€£*]|^\s*{_CODE}")
 """Signs around a number; between two of them one is no decoration: 10*3 is not 103."""
 _LINE = re.compile(
-    r"""
+    rf"""
     [\s:*_`"'~\u2192\u2248]*                              # decoration, as in "#### **18**"
+    (?:{_CODE})?
     (?P<content>.*?)
     (?:$|\n|</?\w+>|<\||\b(?ai:VERDICT|CONFIDENCE)\b)     # a tag or a self-check ends it too
     """,
@@ -96,7 +100,7 @@ _REMARK = re.compile(
 _SEVERAL = re.compile(r"[,;:.]\s|\b(?:and|or|to)\b|[0-9]\s*~\s*[0-9]")
 """A line with more than one number, of which none is the answer."""
 _DECORATION = " \t%$\u20ac\u00a3*_`\"'.,;:?"
-_BRACKETED = re.compile(r"\((?P<round>[^()]*)\)|\[(?P<square>[^\[\]]*)\]")
+_BRACKETED = re.compile(r"\((?P<round>[^()]+)\)|\[(?P<square>[^\[\]]+)\]")
 
 
 class GSM8K(Task):
@@ -168,16 +172,21 @@ def _marked_number(line: str) -> str | None:
     statement = _REMARK.sub("", line)
     if _SEVERAL.search(statement):
         return None
-    side = statement.rpartition("=")[2].strip(_DECORATION)
-    bracketed = _BRACKETED.fullmatch(side)
-    if bracketed:
-        side = bracketed["round"] or bracketed["square"]
-    answer = _UNIT.sub("", side).strip()
+    answer = _bare(statement.rpartition("=")[2].strip(_DECORATION))
     return None if _value(answer) is None else answer
 
 
+def _bare(text: str) -> str:
+    """A number without its unit and without brackets around it: ``(18 eggs)`` is 18."""
+    text = _UNIT.sub("", text).strip()
+    bracketed = _BRACKETED.fullmatch(text)
+    if bracketed is None:
+        return text
+    return _UNIT.sub("", bracketed["round"] or bracketed["square"]).strip()
+
+
 def _value(answer: str) -> Fraction | None:
-    """The number without currency, percent sign, unit, separators and final period.
+    """The number without currency, percent sign, unit, brackets, separators and final period.
 
     ``18k`` and ``18 thousand dollars`` are 18000; ``a dozen`` and ``percent`` are units.
     """
@@ -185,7 +194,7 @@ def _value(answer: str) -> Fraction | None:
         return None
     whole = _SHORT_SCALE.sub(_spelled_scale, answer)
     text = _CURRENCY.sub(lambda sign: ";" if sign["between"] else "", spell(whole)).strip()
-    return read_number(normalise(_UNIT.sub("", text)))
+    return read_number(normalise(_bare(text)))
 
 
 def _spelled_scale(short: re.Match[str]) -> str:

@@ -119,6 +119,7 @@ def test_the_fallback_sees_the_final_500_characters_and_no_more():
         r"1234\text{ cm}^2",
         "**1234**",
         "x = 1234",
+        *(r"\left(1,234\right)", "[1234 eggs]", r"\text{USD }1234", "US$1,234"),
         "1234.000009",  # 9e-6 away
         "1.234e3",
         r"\frac{2468}{2}",
@@ -142,6 +143,7 @@ def test_superficial_formatting_does_not_matter(answer):
         "1234" + "0" * 5000,
         "1234 or 1235",
         "1234 and a half",
+        *("1234 n", "1234xy", "1234 pi"),  # terms
         "dollars",
         "",
         "\u0661\u0662\u0663\u0664",
@@ -167,10 +169,8 @@ def test_a_marked_number_is_read(text):
 
 
 def test_a_mark_with_a_comma_between_digits_is_one_number_or_none():
-    assert TASK.extract_answer("#### 1,234, in total") == "1,234"
-    assert TASK.grade("#### 1,234,567.5, in total", problem("1234567.5"))
+    assert TASK.extract_answer("#### 1,234,567.5, in total") == "1,234,567.5"
     assert TASK.grade("#### 1{,}234 in all", problem("1234"))
-    assert TASK.grade("#### 1.234e3", problem("1234"))
     assert not TASK.grade("#### 72,5", problem("72"))
 
 
@@ -199,6 +199,7 @@ def test_a_mark_with_a_comma_between_digits_is_one_number_or_none():
         "10 - twelve",
         "10 - half of it",
         "10 - x",
+        "10 =()",
         "10!",
         "10*3",  # neither 103 nor 30
         "10 * 300",
@@ -223,6 +224,7 @@ def test_a_line_that_states_no_single_number_is_not_paid_for_its_first_one(line)
         "x = 30",
         "5 \u00d7 6 = 15 \u00d7 2 = $30.",
         "30%",
+        "USD 30",
         "30 (thirty)",
         "30?",
         "30 - the total",
