@@ -204,6 +204,16 @@ class Certificate(Struct, frozen=True, kw_only=True):
         return self.weights is None or self.weights == weights_digest(folder)
 
 
+def unsent(fields: Mapping[str, Any]) -> list[str]:
+    """The settings of decoding that requests leave out, so that their server decides them.
+
+    Args:
+        fields: what the server calls the fields of a request; None leaves one out.
+    """
+    left_out = {name for name, sent_as in fields.items() if sent_as is None}
+    return sorted(left_out - {"seed", "logprobs"})
+
+
 def read_operating_point(folder: str | os.PathLike[str]) -> Certificate | None:
     """The certificate in a policy's folder; None if it has none.
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import svr_lightning
 from svr_lightning.analysis.metrics import measure_all
-from svr_lightning.analysis.operating_point import read_operating_point
+from svr_lightning.analysis.operating_point import read_operating_point, unsent
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.table import TurnTable, turn_tables
 from svr_lightning.core.stopping import StopRule, is_own, rule_from_config
@@ -271,7 +271,8 @@ def certified_settings(
         datasets: those that count; None for all of validation and test.
 
     Returns:
-        :data:`DECODING` and ``chat_template_kwargs``; of data sets ``task``, and where it is stated
+        :data:`DECODING`, what requests to a server leave of them ``unsent``, and
+        ``chat_template_kwargs``; of data sets ``task``, and where it is stated
         or the task is this package's ``max_completion_tokens``, each a list if they differ.
 
     Raises:
@@ -279,6 +280,8 @@ def certified_settings(
     """
     evaluation = section(config, "model", "evaluation")
     settings = {name: evaluation[name] for name in DECODING if name in evaluation}
+    if settings:
+        settings["unsent"] = unsent(section(config, "model", "engine", "init_args", "fields"))
     template = setting(config, "model", "policy", "chat_template_kwargs")
     if template is not None:
         settings["chat_template_kwargs"] = template

@@ -21,6 +21,7 @@ from svr_lightning.analysis.operating_point import (
     OPERATING_POINT,
     Certificate,
     read_operating_point,
+    unsent,
 )
 from svr_lightning.clients.chat_model import ChatModel, check_fields
 from svr_lightning.clients.connections import check_url, read_access, read_key
@@ -224,7 +225,10 @@ def _rule(options: argparse.Namespace) -> tuple[StopRule, Certificate | None]:
         file = f"{options.policy}/{OPERATING_POINT}"
         print(f"{file}: stops at {found.rule}, and promises nothing for --max-turns")
         return found.rule, None
-    drawn = {"chat_template_kwargs": options.chat_template_kwargs}
+    drawn = {
+        "chat_template_kwargs": options.chat_template_kwargs,
+        "unsent": unsent(options.upstream_fields),
+    }
     other = found.departures(found.rule, found.max_turns, drawn)
     require(not other, f"the certificate promises nothing for {', '.join(other)}")
     return found.rule, found

@@ -113,10 +113,15 @@ def test_the_settings_of_a_certificate_are_those_that_were_applied():
         "model": {
             "evaluation": {"temperature": 0.0, "max_turns": 10, "max_completion_tokens": None},
             "policy": {"path": "p", "chat_template_kwargs": {"enable_thinking": False}},
+            "engine": {"init_args": {"fields": {"top_p": None, "seed": None}}},
         },
         "data": {"val": None, "test": sources},
     }
-    always = {"temperature": 0.0, "chat_template_kwargs": {"enable_thinking": False}}
+    always = {
+        "temperature": 0.0,
+        "chat_template_kwargs": {"enable_thinking": False},
+        "unsent": ["top_p"],  # the server decides it; the seed decides no distribution
+    }
     assert certified_settings(config, ["aime26"]) == {
         **always,
         "task": "math",
