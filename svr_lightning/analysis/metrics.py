@@ -6,7 +6,7 @@ of one such mapping per seed what every table and figure shows.
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,38 +107,40 @@ def ordered(datasets: Iterable[str]) -> list[str]:
     return sorted(dict.fromkeys(datasets), key=lambda name: places.get(name, len(places)))
 
 
-def averages(datasets: Iterable[str]) -> dict[str, list[str]]:
-    """The paper's averages: over its data sets, and over Math-5 if all five are there.
+def columns_of(datasets: Iterable[str]) -> dict[str, list[str]]:
+    """The parts of results: each data set, then the paper's averages.
 
-    Other data sets are in none: they may lie outside of what a policy was trained on.
+    They are over its data sets, and over Math-5 if all five are there. Other data sets are in none:
+    they may lie outside of what a policy was trained on.
 
     Examples:
-        >>> averages(["gsm8k", "math500"])
-        {'All-2': ['gsm8k', 'math500']}
-        >>> averages(["countdown_tiny", "countdown_outside"])
-        {}
+        >>> columns_of(["gsm8k", "math500"])
+        {'GSM8K': ['gsm8k'], 'MATH500': ['math500'], 'All-2': ['gsm8k', 'math500']}
+        >>> columns_of(["countdown_tiny", "gsm8k"])
+        {'GSM8K': ['gsm8k'], 'countdown_tiny': ['countdown_tiny']}
     """
     names = ordered(datasets)
-    found = {}
+    shown = {name: DISPLAY.get(name, name) for name in names}
+    # Another data set may have the name under which one of the paper's is shown.
+    parts = {name if shown[name] in names else shown[name]: [name] for name in names}
     if len(names) > 1 and set(names) <= DISPLAY.keys() and set(names) != set(MATH_5):
-        found[f"All-{len(names)}"] = names
+        parts[f"All-{len(names)}"] = names
     if set(MATH_5) <= set(names):
-        found["Math-5"] = list(MATH_5)
-    return found
+        parts["Math-5"] = list(MATH_5)
+    return parts
 
 
-def groups(datasets: Iterable[str]) -> dict[str, list[str]]:
+def averages(datasets: Iterable[str]) -> dict[str, list[str]]:
+    """The parts of several data sets."""
+    return {part: names for part, names in columns_of(datasets).items() if len(names) > 1}
+
+
+def groups(datasets: Collection[str]) -> dict[str, list[str]]:
     """What summaries are of: the averages, and each data set that is in none of them."""
-    names = ordered(datasets)
-    found = averages(names)
-    inside = {name for part in found.values() for name in part}
-    return found | {DISPLAY.get(name, name): [name] for name in names if name not in inside}
-
-
-def columns_of(datasets: Iterable[str]) -> dict[str, list[str]]:
-    """The columns of a table: each data set, then the averages."""
-    names = ordered(datasets)
-    return {DISPLAY.get(name, name): [name] for name in names} | averages(names)
+    parts = columns_of(datasets)
+    found = averages(datasets)
+    inside = {name for names in found.values() for name in names}
+    return found | {part: names for part, names in parts.items() if names[0] not in inside}
 
 
 # --- summaries ----------------------------------------------------------------------------------

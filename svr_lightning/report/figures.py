@@ -46,16 +46,17 @@ def all_figures(methods: Sequence[Method]) -> tuple[list[Plot], list[str]]:
     if not set.intersection(*(set(data_sets([method])) for method in methods)):
         notes.append("No data set is common to all methods, so they cannot be compared.")
     for number, method in enumerate(methods, start=1):
-        run = method.runs[0]  # figures but the first are of the first seed
-        seed = f", seed {run.seed}" if len(method.runs) > 1 else ""
-        for place, (part, tables) in enumerate(run.parts.items(), start=1):
-            suffix = f"_{number}_{place}" if len(run.parts) > 1 else f"_{number}"
-            if run.self_checks:
+        checked = [run for run in method.runs if run.self_checks]
+        for run in checked[:1]:
+            seed = f", seed {run.seed}" if len(method.runs) > 1 else ""
+            parts = groups(run.tables)
+            for place, (part, names) in enumerate(parts.items(), start=1):
+                suffix = f"_{number}_{place}" if len(parts) > 1 else f"_{number}"
                 reliability = Plot(
                     name=f"2_reliability{suffix}",
                     caption=f"{method.name}{seed}, {part}: share of right answers at each stated "
                     "confidence, and calibration error (ECE).",
-                    numbers=reliability_numbers(pool(tables)),
+                    numbers=reliability_numbers(pool({name: run.tables[name] for name in names})),
                     draw=draw_reliability,
                 )
                 figures.append(reliability)
@@ -69,12 +70,13 @@ def all_figures(methods: Sequence[Method]) -> tuple[list[Plot], list[str]]:
                     draw=draw_thresholds,
                 )
             )
-        if not run.budget and any(table.max_turns > 1 for table in run.tables.values()):
+        complete = all(run.budget for run in method.runs)
+        if not complete and any(table.max_turns > 1 for table in method.tables):
             notes.append(
                 f"{method.name}: no fixed budgets and no thresholds, because its trajectories end "
                 "where they stopped; record every turn with --record."
             )
-        if not run.self_checks:
+        if not checked:
             notes.append(f"{method.name}: no figures of confidence, because no turn states one.")
     for method in methods:
         sources = [source for run in method.runs for source in run.sources]
@@ -93,7 +95,7 @@ def frontier_numbers(methods: Sequence[Method]) -> Numbers:
     point's bar is over problems, or over seeds where a method has several.
     """
     every = data_sets(methods)
-    shared = any(method.runs[0].tables.keys() == set(every) for method in methods)
+    shared = any(all(run.tables.keys() == set(every) for run in one.runs) for one in methods)
     panels = []
     for part in groups(every) if shared else columns_of(every):
         there = [
@@ -179,8 +181,7 @@ def draw_frontier(data: Numbers) -> Figure:
 
 def threshold_numbers(method: Method) -> Numbers:
     """Accuracy and PSE of a method at every threshold, on each average or data set."""
-    tables = method.runs[0].tables
-    rules = [table.rule for table in tables.values()]
+    rules = [table.rule for table in method.tables]
     return {
         "own": sorted({rule.threshold for rule in rules if isinstance(rule, Confident)}),
         "thresholds": [*method.at_thresholds],

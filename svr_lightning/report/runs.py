@@ -16,7 +16,6 @@ from svr_lightning.analysis.metrics import (
     DISPLAY,
     Datasets,
     Summary,
-    groups,
     measure,
     ordered,
     summarize,
@@ -120,15 +119,6 @@ class Run:
             for count in counts
         ]
 
-    @property
-    def parts(self) -> dict[str, dict[str, TurnTable]]:
-        """What figures are of: the average of all data sets alone, if there is one, else all."""
-        parts = groups(self.tables)
-        first = next(iter(parts))
-        if len(parts[first]) == len(self.tables):
-            parts = {first: parts[first]}
-        return {part: {name: self.tables[name] for name in names} for part, names in parts.items()}
-
     @cached_property
     def self_checks(self) -> bool:
         """Whether any turn has a self-check."""
@@ -158,6 +148,16 @@ class Method:
     name: str
     """That of the command line, with a mark if the prompts of one of its runs showed labels."""
     runs: Sequence[Run]
+
+    @property
+    def tables(self) -> list[TurnTable]:
+        """Those of all seeds."""
+        return [table for run in self.runs for table in run.tables.values()]
+
+    @property
+    def rule_text(self) -> str:
+        """What ends trajectories, in words; of seeds that differ, each."""
+        return " or ".join(dict.fromkeys(run.rule_text for run in self.runs))
 
     @cached_property
     def summary(self) -> Summary:

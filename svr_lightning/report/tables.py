@@ -10,8 +10,6 @@ from svr_lightning.analysis.metrics import Summary, Value, averages, columns_of,
 from svr_lightning.core.metrics import DEFINITIONS, NONE
 from svr_lightning.report.runs import Method, can_stop, data_sets
 
-_RANKED = ("accuracy",)
-"""Metrics whose best and second-best values are marked."""
 _COST = ("accuracy", "avg_total_tokens")
 _OPERATING = ("accuracy", "turns", "avg_total_tokens", "esr", "pse")
 _DIAGNOSTIC = ("turns", "esr", "pse", "brier", "overconfidence")
@@ -77,7 +75,7 @@ def _table(
     best: set[tuple[int, int]] = set()
     second: set[tuple[int, int]] = set()
     for place, (_, metric) in enumerate(columns.values()):
-        if metric in _RANKED:
+        if metric == "accuracy":  # the best and the second-best values are marked
             ranks = _ranks([row[place] for row in values[:compared]])
             best |= {(row, place + 1) for row in ranks[0]}
             second |= {(row, place + 1) for row in ranks[1]}
@@ -139,9 +137,8 @@ def results(methods: Sequence[Method]) -> Table:
     for method in methods:
         for part, names in columns_of(data_sets([method])).items():
             whole = [run.tables for run in method.runs if set(names) <= run.tables.keys()]
-            problems = NONE
-            if whole:
-                problems = f"{sum(len(whole[0][name].ids) for name in names):,}"
+            counts = {sum(len(tables[name].ids) for name in names) for tables in whole}
+            problems = " or ".join(f"{count:,}" for count in sorted(counts)) or NONE
             accuracy = method.summary(part, "accuracy")
             others = [method.summary(part, metric).text for metric in shown]
             interval = NONE
@@ -149,7 +146,7 @@ def results(methods: Sequence[Method]) -> Table:
                 low, high = accuracy.interval
                 interval = f"{low:.3f} to {high:.3f}"
             rows.append([method.name, part, problems, accuracy.text, interval, *others])
-    rules = "; ".join(f"{method.name}: {method.runs[0].rule_text}" for method in methods)
+    rules = "; ".join(f"{method.name}: {method.rule_text}" for method in methods)
     heads = [DEFINITIONS[metric].head for metric in shown]
     return Table(
         name="results",
@@ -223,9 +220,9 @@ def fixed_budgets(method: Method, number: int) -> Table:
         f"Final-answer accuracy of {method.name} with a fixed budget: every problem has K turns, "
         f"and the answer of the last is returned.{_MARKS}"
     )
-    if any(map(can_stop, method.runs[0].tables.values())):
+    if any(map(can_stop, method.tables)):
         rows.append(("Adaptive", method.summary))
-        caption += f" Adaptive inference does not compete: {method.runs[0].rule_text}."
+        caption += f" Adaptive inference does not compete: {method.rule_text}."
     return _table(
         f"fixed_budget_sweep_{number}",
         caption + _notes([method]),
@@ -241,9 +238,7 @@ def thresholds(method: Method, number: int) -> list[Table]:
     operating: dict[str, tuple[str, str]] = {}
     for metric in _OPERATING:
         operating |= _columns([*groups(data_sets([method]))], [metric])
-    of_rule = (
-        f"of {method.name} at other thresholds \u03b3 of its rule, {method.runs[0].rule_text}."
-    )
+    of_rule = f"of {method.name} at other thresholds \u03b3 of its rule, {method.rule_text}."
     end = f"{of_rule}{_MARKS}{_notes([method])}"
     rows = [(f"{gamma:.2f}", summary) for gamma, summary in method.at_thresholds.items()]
     return [

@@ -8,7 +8,7 @@ import pytest
 from svr_lightning.analysis.intervals import wilson_interval
 from svr_lightning.analysis.metrics import averages, groups, measure, summarize
 from svr_lightning.analysis.replay import replay
-from svr_lightning.analysis.table import TurnTable, pool
+from svr_lightning.analysis.table import pool
 from svr_lightning.core.stopping import Confident
 from svr_lightning.metrics import METRIC_NAMES
 from svr_lightning.report.figures import (
@@ -23,11 +23,6 @@ from svr_lightning.report.runs import Method, read_methods
 from tests.trajectories import record, save, turn_tables, uncensored
 
 
-@pytest.fixture
-def six() -> TurnTable:
-    return replay(turn_tables(uncensored())["toy"], Confident(), 3)
-
-
 def test_feedback_is_no_answer_and_the_answer_before_it_stands():
     """A tutor's turns: nothing is broken at one, and nothing mended by the next answer."""
     turns = [(correct, None, None, 10) for correct in (True, None, True, None, False)]
@@ -39,8 +34,8 @@ def test_feedback_is_no_answer_and_the_answer_before_it_stands():
     assert turn_tables([row])["toy"].correct.tolist() == [[False, False, True, True, False]]
 
 
-def test_reliability_bins_hold_their_lower_bound_and_the_last_one_holds_certainty(six):
-    found = reliability_numbers(six)
+def test_reliability_bins_hold_their_lower_bound_and_the_last_one_holds_certainty():
+    found = reliability_numbers(replay(turn_tables(uncensored())["toy"], Confident(), 3))
     bins = found["observed"]["bins"]
     assert [row["n"] for row in bins] == [0, 0, 1, 1, 0, 2, 1, 0, 3, 5]
     assert [row["accuracy"] for row in bins[8:]] == [2 / 3, 2 / 5]
@@ -122,5 +117,6 @@ def test_averages_are_those_of_the_paper_and_hold_no_other_data_set():
     assert list(averages(["toy", *math_5])) == list(averages(math_5)) == ["Math-5"]
     assert list(averages(math_5[1:])) == ["All-4"]
     assert groups(["toy", "gsm8k"]) == {"GSM8K": ["gsm8k"], "toy": ["toy"]}
+    assert groups(["GSM8K", "gsm8k"]) == {"GSM8K": ["GSM8K"], "gsm8k": ["gsm8k"]}
     # Summaries leave none of them out.
     assert groups(["toy", *math_5]) == {"Math-5": math_5, "toy": ["toy"]}

@@ -21,6 +21,7 @@ from svr_lightning.report.runs import read_methods
 from svr_lightning.report.tables import Table, all_tables, majority_vote, results
 from tests.commands import refused
 from tests.trajectories import (
+    adaptive,
     failed,
     first_turns,
     pool,
@@ -97,8 +98,18 @@ def test_an_average_counts_the_data_sets_that_define_it_and_the_seeds_that_have_
     assert method.summary("GSM8K", "accuracy").text == "0.250 \u00b1 0.354"
     # So does a report whose first seed lacks a data set.
     (method,) = read_methods([f"m={tmp_path / 'a'}", f"m={tmp_path / 'both'}"])
-    assert [row[2] for row in results([method]).rows] == ["1", "2", "4"]
+    assert [row[2] for row in results([method]).rows] == ["1 or 2", "2", "4"]
     assert len(frontier_numbers([method])["panels"]) == 3
+
+
+def test_what_is_said_of_a_method_holds_for_all_its_seeds(tmp_path):
+    save(tmp_path / "whole", uncensored(), settings_of(Confident(), 3))
+    save(tmp_path / "cut", adaptive()[:5], settings_of(Confident(threshold=0.9), 3))
+    (method,) = read_methods([f"m={tmp_path / name}" for name in ("whole", "cut")])
+    table = results([method])
+    assert table.rows[0][2] == "5 or 6"
+    assert ">= 0.85 and at most 3 turns or CORRECT at confidence >= 0.9 " in table.caption
+    assert "m: no fixed budgets and no thresholds" in all_figures([method])[1][0]
 
 
 def test_a_rule_of_another_package_is_neither_imported_nor_replayed(tmp_path):
