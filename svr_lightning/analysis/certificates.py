@@ -240,7 +240,8 @@ def cheapest(candidates: Sequence[Candidate], promises: Sequence[Promise]) -> Ca
 
     def cost(row: Candidate) -> tuple[float, ...]:
         rates = row.rates
-        return rates["tokens"], rates["turns"], rates["wrong"], -rates["accepted"], -row.threshold
+        tokens = float(np.nan_to_num(rates["tokens"]))
+        return tokens, rates["turns"], rates["wrong"], -rates["accepted"], -row.threshold
 
     return min(filter(useful, candidates), key=cost, default=None)
 

@@ -54,7 +54,6 @@ def draw(
     cluster: Ints,
     seeds: int = 1,
     resamples: int = RESAMPLES,
-    seed: int = 0,
     weight: Floats | None = None,
 ) -> Draws:
     """Resamples of clusters and of ``seeds`` training seeds, and splits of the clusters.
@@ -62,14 +61,14 @@ def draw(
     Without ``weight`` all problems count the same.
     """
 
-    def drawn(units: Ints, start: int) -> Floats:
-        counts = resample_counts(units, resamples, start)
+    def drawn(units: Ints, seed: int) -> Floats:
+        counts = resample_counts(units, resamples, seed)
         return np.concatenate([np.ones((1, len(units)), dtype=counts.dtype), counts])
 
-    halves = [split_clusters(cluster, 0.5, seed + number) for number in range(SPLITS)]
+    halves = [split_clusters(cluster, 0.5, number) for number in range(SPLITS)]
     return Draws(
-        counts=drawn(cluster, seed),
-        seeds=drawn(np.arange(seeds), seed + 1),
+        counts=drawn(cluster, 0),
+        seeds=drawn(np.arange(seeds), 1),
         weight=np.ones(len(cluster)) if weight is None else weight,
         halves=np.stack(halves),
         size=len(np.unique(cluster)),

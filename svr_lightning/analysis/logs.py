@@ -16,10 +16,10 @@ import numpy as np
 
 from svr_lightning.analysis.results import Evaluation, read_evaluation, read_samples_file
 from svr_lightning.analysis.table import RecordedProblem, TurnTable, turn_table
-from svr_lightning.core.metrics import VERDICT_CODES
+from svr_lightning.core.metrics import NO_VERDICT
 from svr_lightning.core.ranges import MAX_COUNT
 from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import NO_SCORES, Verdict
+from svr_lightning.core.types import NO_SCORES
 from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.row_files import file_rows
 
@@ -278,7 +278,6 @@ def _tables(problems: Mapping[tuple[str, str], Sequence[_Turn]]) -> dict[str, Tu
     """
     confidences = _as_written([turn.confidence for turns in problems.values() for turn in turns])
     first = 1 - any(turn.turn == 0 for turns in problems.values() for turn in turns)
-    unsure = VERDICT_CODES[Verdict.UNSURE]  # so that the confidence alone decides
     datasets: dict[str, list[RecordedProblem]] = {}
     for (dataset, name), rows in problems.items():
         clusters = list(dict.fromkeys(row.cluster for row in rows if row.cluster))
@@ -294,7 +293,7 @@ def _tables(problems: Mapping[tuple[str, str], Sequence[_Turn]]) -> dict[str, Tu
                 raise ValueError(
                     f"problem {name!r}: its turns must be numbered from {first}; found {turn.turn}"
                 )
-            judged = (turn.correct, unsure, turn.confidence)
+            judged = (turn.correct, NO_VERDICT, turn.confidence)
             columns.append((*judged, False, number, *NO_SCORES, 0, turn.tokens or 0))
         problem = RecordedProblem(
             id=name,

@@ -95,7 +95,7 @@ def require_tokens(table: TurnTable, what: str) -> None:
         ConfigError: saying for how many turns there are none.
     """
     turns = table.length.sum()
-    lacking = turns - np.count_nonzero(table.completion_tokens)
+    lacking = turns - np.count_nonzero(table.prompt_tokens + table.completion_tokens)
     require(
         lacking == 0,
         f"{what}: {lacking} of {turns} turns have no tokens; name their column with --columns "

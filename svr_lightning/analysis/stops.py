@@ -69,7 +69,7 @@ def compare_stops(
     table = pool(tables)
     require_tokens(table, "a comparison at equal tokens")
     ended = replay(table, rule, max_turns)
-    spent = ended.problems["total_tokens"].astype(float) if budget is None else budget
+    spent = ended.total_tokens if budget is None else budget
     rules = families(table, max_turns)
     if is_log:
         rules = {name: rules[name] for name in _OF_LOGS}

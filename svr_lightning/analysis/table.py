@@ -57,7 +57,7 @@ class TurnTable:
     correct: Bools
     """[N, T] labels y."""
     verdict: Ints
-    """[N, T] 1, 0, -1 for CORRECT, INCORRECT, UNSURE; -2 without a self-check."""
+    """[N, T] 1, 0, -1 for CORRECT, INCORRECT, UNSURE; -2 where none is stated."""
     confidence: Floats
     """[N, T] stated confidence in [0, 1]; nan without a self-check."""
     truncated: Bools
@@ -70,9 +70,9 @@ class TurnTable:
     completion_logprob: Floats
     solution_logprob: Floats
     prompt_tokens: Ints
-    """[N, T]"""
+    """[N, T] 0 where they were not counted."""
     completion_tokens: Ints
-    """[N, T]"""
+    """[N, T] Without a count of prompt tokens, those of the prompt may be among them."""
     returned: Ints
     """[N] the turn (from 1) whose answer is returned; 0 for a problem that could not be run."""
     observed: Ints
@@ -98,7 +98,7 @@ class TurnTable:
     @property
     def has_checks(self) -> bool:
         """Whether any recorded turn has a self-check."""
-        return bool((self.verdict != NO_VERDICT).any())
+        return not np.isnan(self.confidence).all()
 
     def signals(self, row: int) -> list[StopSignals]:
         """What stopping rules may read of a problem's turns."""
@@ -119,38 +119,47 @@ class TurnTable:
         return np.asarray(np.arange(self.correct.shape[1]) < self.observed[:, None])
 
     @property
-    def total_tokens(self) -> Ints:
-        """[N] prompt and completion tokens of all observed turns."""
-        return np.asarray(((self.prompt_tokens + self.completion_tokens) * self.seen).sum(1))
+    def total_tokens(self) -> Floats:
+        """[N] prompt and completion tokens of all observed turns; nan where some are not known."""
+        return self._spent(self.prompt_tokens + self.completion_tokens)
+
+    def _spent(self, tokens: Ints) -> Floats:
+        """[N] sums over observed turns; nan where one of them is 0, which stands for unknown."""
+        known = np.where(self.seen & (tokens == 0), np.nan, tokens)
+        return np.asarray((self.seen * known).sum(1))
 
     @cached_property
-    def problems(self) -> Mapping[str, Ints]:
+    def problems(self) -> Mapping[str, NDArray[Any]]:
         """[N] a ``row`` per problem with what its metrics are computed from.
 
-        ``any_correct`` is up to the last observed turn; tokens are those of all observed turns.
+        ``any_correct`` is up to the last observed turn; tokens are those of all observed turns,
+        and nan where some are not known.
         """
+        prompts = self._spent(self.prompt_tokens)
         columns = {
             "row": np.arange(len(self.ids)),
             "final_correct": self.right_at(self.returned),
             "first_correct": self.right_at(np.minimum(self.observed, 1)),
-            "any_correct": (self.correct & self.seen).any(1),
+            "any_correct": np.asarray((self.correct & self.seen).any(1)),
             "turns": self.observed,
             "stopped_early": self.stopped_early,
             "accepted": self.accepted,
-            "prompt_tokens": (self.prompt_tokens * self.seen).sum(1),
-            "completion_tokens": (self.completion_tokens * self.seen).sum(1),
+        }
+        return {
+            **{name: column.astype(np.int64) for name, column in columns.items()},
+            "prompt_tokens": prompts,
+            "completion_tokens": self.total_tokens - prompts,
             "total_tokens": self.total_tokens,
         }
-        return {name: column.astype(np.int64) for name, column in columns.items()}
 
     @cached_property
     def checks(self) -> Mapping[str, NDArray[Any]]:
-        """[O] the observed turns that have a self-check, problem by problem.
+        """[O] the observed turns that state a confidence, problem by problem.
 
         ``row`` of the problem, whether it is the ``first`` and the ``returned`` one, ``verdict``,
         ``confidence``, ``correct``.
         """
-        checked = self.seen & (self.verdict != NO_VERDICT)
+        checked = self.seen & ~np.isnan(self.confidence)
         row, index = np.nonzero(checked)
         return {
             "row": row,

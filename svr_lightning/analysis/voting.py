@@ -9,6 +9,7 @@ Shapes: N problems of one data set, S samples at most, R draws.
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from svr_lightning.analysis.intervals import cluster_sums, share_interval
 from svr_lightning.analysis.table import Bools, Floats, Ints, TurnTable
 from svr_lightning.errors import ConfigError
+from svr_lightning.files import finite
 
 VOTES = (3, 5, 10)
 """The paper's numbers of votes."""
@@ -37,10 +39,10 @@ def vote(
     Returns:
         ``mean@1``, the accuracy of one sample. For each k ``maj@k``, the mean over ``resamples``
         draws of k samples of each problem, without replacement and in the order of the turns
-        (exact for k = S), and ``tokens@k``, the prompt and completion tokens of k samples. ``n``
-        problems, and ``samples`` of the problem with the fewest that has any. ``ci95``: {metric:
-        [low, high]} of the accuracies: each resample draws as many clusters as there are, with
-        replacement, and for each one draw of its samples.
+        (exact for k = S), and ``tokens@k``, the prompt and completion tokens of k samples, None if
+        they are not known. ``n`` problems, and ``samples`` of the problem with the fewest that has
+        any. ``ci95``: {metric: [low, high]} of the accuracies: each resample draws as many clusters
+        as there are, with replacement, and for each one draw of its samples.
 
     Raises:
         ConfigError: naming a problem with fewer samples than votes.
@@ -54,21 +56,25 @@ def vote(
     n = len(table.ids)
     rng = np.random.default_rng([seed, zlib.crc32(table.dataset.encode())])
     sizes = cluster_sums(np.ones(n), table.cluster)
-    clusters = rng.integers(len(sizes), size=(resamples, len(sizes)))
-    columns = rng.integers(resamples, size=(resamples, len(sizes)))
-    drawn = sizes[clusters].sum(1)  # problems in each resample
+    clusters, columns = (  # row by row: all at once in 64 bits would take gigabytes
+        np.array([rng.integers(high, size=len(sizes)).astype(np.int32) for _ in range(resamples)])
+        for high in (len(sizes), resamples)
+    )
+    drawn = np.array([sizes[row].sum() for row in clusters])  # problems in each resample
     single = table.correct.sum(1) / np.maximum(table.length, 1)
     tokens = sample_tokens(table).mean()
-    draws = {"mean@1": cluster_sums(single, table.cluster)[clusters].sum(1) / drawn}
+    sums = cluster_sums(single, table.cluster)
+    draws = {"mean@1": np.array([sums[row].sum() for row in clusters]) / drawn}
     values = {"mean@1": single.mean()}
     for k, outcomes in zip(ks, majority_outcomes(table, ks, resamples, rng), strict=True):
         values[f"maj@{k}"] = outcomes.mean()
         values[f"tokens@{k}"] = k * tokens
-        sums = np.zeros((len(sizes), resamples))
-        np.add.at(sums, table.cluster, outcomes)
-        draws[f"maj@{k}"] = sums[clusters, columns].sum(1) / drawn
+        right = np.zeros((len(sizes), resamples), dtype=np.int32)
+        np.add.at(right, table.cluster, outcomes)
+        pairs = zip(clusters, columns, strict=True)
+        draws[f"maj@{k}"] = np.array([right[pair].sum() for pair in pairs]) / drawn
     return {
-        **{name: float(value) for name, value in values.items()},
+        **{name: finite(float(value)) for name, value in values.items()},
         "n": n,
         "samples": min(filter(None, table.length.tolist()), default=0),
         "ci95": {
@@ -79,9 +85,9 @@ def vote(
 
 
 def sample_tokens(table: TurnTable) -> Floats:
-    """[N] mean tokens of a problem's samples, prompts and completions."""
-    spent = (table.prompt_tokens + table.completion_tokens).sum(1)
-    return np.asarray(spent / np.maximum(table.length, 1))
+    """[N] mean tokens of a problem's samples, prompts and completions; nan where not known."""
+    every = replace(table, observed=table.length)
+    return np.asarray(every.total_tokens / np.maximum(table.length, 1))
 
 
 def majority_outcomes(

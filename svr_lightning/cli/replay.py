@@ -127,7 +127,8 @@ def _print_votes(votes: Mapping[str, Any]) -> None:
         heading = short(name, 40)
         for metric, bounds in values["ci95"].items():  # mean@1, maj@3 and so on
             k = metric.partition("@")[2]
-            tokens = f"{values[f'tokens@{k}']:.0f}" if f"tokens@{k}" in values else ""
+            spent = values.get(f"tokens@{k}")
+            tokens = "" if spent is None else f"{spent:.0f}"
             rows.append([heading, k, f"{values[metric]:.3f}", interval(bounds), tokens])
             heading = ""
     heads = ("data set", "k", "Maj@k", "95 %", "tokens")

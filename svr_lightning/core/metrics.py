@@ -22,7 +22,7 @@ from svr_lightning.core.types import Verdict
 VERDICT_CODES = {Verdict.CORRECT: 1, Verdict.INCORRECT: 0, Verdict.UNSURE: -1}
 """Verdicts as numbers. The code of a commitment is the label that it claims."""
 NO_VERDICT = -2
-"""The code of a turn without a self-check; metrics never see it."""
+"""The code of a turn that states no verdict."""
 NONE = "--"
 """Printed where there is no value."""
 
@@ -57,8 +57,12 @@ def squared_error(confidence: Column, correct: Column) -> Terms:
 
 
 def overconfident(verdict: Column, correct: Column) -> Terms:
-    """Overconf: share of *all* observed turns with the verdict CORRECT on a wrong answer."""
-    return share(((verdict == VERDICT_CODES[Verdict.CORRECT]) & (correct == 0)).astype(np.int64))
+    """Overconf: share of *all* observed turns with the verdict CORRECT on a wrong answer.
+
+    Undefined where no turn states a verdict, as in logs of other programs.
+    """
+    wrong = (verdict == VERDICT_CODES[Verdict.CORRECT]) & (correct == 0)
+    return wrong.astype(np.int64), (verdict != NO_VERDICT).astype(np.int64)
 
 
 def auroc(confidence: Column, correct: Column) -> float:

@@ -119,9 +119,6 @@ def test_the_area_under_risk_and_coverage_takes_equal_confidences_in_random_orde
     metric.update(tensor([0.7, 0.7, 0.2], dtype=torch.float64), labels)
     # Either order of the two: half an error of one, one of two; then two of three.
     assert metric.compute().item() == pytest.approx((1 / 2 + 1 / 2 + 2 / 3) / 3)
-    sure = RiskCoverageArea()
-    sure.update(tensor([0.7, 0.7, 0.2], dtype=torch.float64), torch.ones(3))
-    assert sure.compute() == 0
     # Without any order every share is the error rate.
     blind = RiskCoverageArea()
     blind.update(torch.full((3,), 0.5, dtype=torch.float64), labels)

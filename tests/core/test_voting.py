@@ -66,6 +66,9 @@ def test_a_problem_that_could_not_be_run_is_wrong_and_costs_nothing():
     assert values["samples"] == 2
     alone = vote([failed], [2], resamples=20)["toy"]
     assert alone["maj@2"] == alone["tokens@2"] == alone["samples"] == 0
+    uncounted = pool("x", "aa")
+    uncounted["turns"][0] |= {"prompt_tokens": 0, "completion_tokens": 0}
+    assert vote([uncounted], [2], resamples=20)["toy"]["tokens@2"] is None
 
 
 def test_pools_of_different_sizes_draw_from_their_own():

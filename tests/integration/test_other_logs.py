@@ -124,12 +124,10 @@ def test_a_table_made_by_pandas_is_read(tmp_path, yes):
     assert table.ids == ("1",)
 
 
-@pytest.mark.parametrize(("counted", "said"), [(0, "9 of 9 turns"), (1, "8 of 9 turns")])
-def test_tokens_are_promised_only_where_all_were_counted(counted, said, tmp_path, capsys):
-    rows = [{**PLAIN, "id": k, **({"tokens": 5} if k < counted else {})} for k in range(9)]
+def test_tokens_are_promised_only_where_all_were_counted(tmp_path, capsys):
+    log = written(tmp_path, [{**PLAIN, "id": k, "tokens": 5 * (k == 0)} for k in range(9)])
     limits = ("--max-tokens", 9, "--token-bound", 99, "--calibrate-on", 1)
-    line = refused(capsys, "certify", written(tmp_path, rows), "--columns", "id=id", *limits)
-    assert f"{said} have no tokens" in line
+    assert "8 of 9 turns have no tokens" in refused(capsys, "certify", log, *limits)
 
 
 def test_rules_are_compared_by_what_a_log_has_and_only_where_all_tokens_were_counted(
@@ -141,8 +139,16 @@ def test_rules_are_compared_by_what_a_log_has_and_only_where_all_tokens_were_cou
     names = [row["name"] for row in found]
     assert names == ["fixed turns", "confidence", "oracle (reads labels)"]
     del rows[0]["tokens"]
-    line = refused(capsys, "replay", written(tmp_path, rows), "--compare-stops")
+    log = written(tmp_path, rows)
+    line = refused(capsys, "replay", log, "--compare-stops")
     assert "a comparison at equal tokens: 1 of 9 turns have no tokens" in line
+    # What a log does not say is unknown, and not zero.
+    assert main(["replay", str(log)]) == 0
+    point = read_json(tmp_path / "replay" / "replay.json")["operating_point"]["datasets"]["log"]
+    assert point["overconfidence"] is point["avg_total_tokens"] is None
+    assert main(["certify", str(log), "--max-wrong-accepted", "0.5", "--calibrate-on", "1"]) == 0
+    chosen = read_json(tmp_path / "certify" / "certificate.json")["certified"]
+    assert chosen["rates"]["tokens"] is None
 
 
 def test_a_cluster_and_a_question_count_wherever_they_stand_among_the_rows_of_a_problem(tmp_path):
