@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments.starts import outcomes, pages
+from experiments.starts import outcomes
 from experiments.starts.outcomes import AFTER, BEFORE, EXACT, Arm, Outcomes, Start
 from experiments.starts.table import stated_auroc, t_interval, table
 from svr_lightning.analysis import check_value as ways
@@ -147,26 +147,3 @@ def test_the_published_table_is_that_of_the_published_outcomes(task, problems):
             (found,) = choose(first.arms[name].ways[way], [first.budget], draws)
             by_start = published["ways"][way][name]["by_start"]
             assert found.accuracy[0] == by_start[str(first.seed)]
-
-
-def test_the_pages_put_the_tasks_side_by_side_with_their_intervals():
-    tables = {task: read_json(PUBLISHED / f"{task}.json") for task in pages.TASKS}
-    for task, mean in (("countdown", 0.75), ("untraced", 0.4), ("word_problems", 0.6)):
-        found = tables[task]
-        found["starts"] = [*range(1, 11)]
-        gain = found["differences"]["stated: after - before"]
-        gain |= {"mean": 0.3, "over_starts": [0.25, 0.35]}
-        arms = found["ways"][ways.STATED]
-        arms["before"]["mean"] = 0.5
-        arms["after"] |= {"mean": mean, "over_starts": [mean - 0.05, mean + 0.05]}
-    words = " ".join(pages.headline(tables).split())
-    assert "a tiny policy solves 75 % of new number puzzles" in words
-    assert "means of 10 unselected starts. Training adds 30 points, 25 to 35" in words
-    assert "(95 % over starts)" in words
-    grid = pages.grid(tables)
-    puzzles = "0.500 | 0.750 [0.700, 0.800] | 0.500 | 0.400 [0.350, 0.450]"
-    assert f"| {ways.STATED} | {puzzles} | 0.500 | 0.600 [0.550, 0.650] |" in grid
-    gains = " | ".join(["+0.300 [+0.250, +0.350]"] * 3)
-    assert f"| stated: after - before | {gains} |" in grid
-    (trace,) = (line for line in grid.splitlines() if ways.TRACE in line)
-    assert trace.endswith("|  |  |  |  |")  # only a puzzle's working can be read
