@@ -97,8 +97,6 @@ def test_k3_is_never_negative_and_always_finite(policy, reference):
         (0.5, 1.0, -0.5, False),  # min(0.5, 0.8)
         (0.5, -1.0, 0.8, True),  # min(-0.5, -0.8)
         (1.1, 2.0, -2.2, False),
-        (0.9, -2.0, 1.8, False),
-        (1.0, 3.0, -3.0, False),
         (7.0, 0.0, 0.0, False),
     ],
 )
@@ -257,17 +255,6 @@ def test_a_loss_without_the_log_probabilities_that_it_needs_is_refused(spec, mes
         policy_loss(one, one, None, torch.ones(1), one, spec)
 
 
-def test_an_expected_score_between_two_tokens():
-    # p = e^(1/2) / (1 + e^(1/2)) at temperature 2; scores 3 and -1: 4 p - 1, slope p (1 - p) 4 / 2.
-    logits = torch.tensor([[1.0, 0.0]], dtype=torch.float64, requires_grad=True)
-    p = math.exp(0.5) / (1 + math.exp(0.5))
-    expected = expected_score(logits, torch.tensor([[3.0, -1.0]]), 2.0)
-    assert expected.item() == pytest.approx(4 * p - 1, abs=1e-6)
-    expected.sum().backward()
-    slope = 2 * p * (1 - p)
-    assert logits.grad.tolist() == [pytest.approx([slope, -slope], abs=1e-6)]
-
-
 def test_an_expected_score_ignores_padding_and_a_constant():
     logits = torch.tensor([[0.3, -1.0, -torch.inf]], requires_grad=True)
     gradients = []
@@ -291,7 +278,3 @@ def test_a_choice_learns_the_stated_probabilities_near_its_target():
     outer = math.exp(-0.5) / (1 + 2 * math.exp(-0.5))
     learned = near_target(stated, torch.tensor([0.5, 0.3]), 0.5)
     close(learned, [[outer, 1 - 2 * outer, outer], [0.5, 0.5, 0.0]])
-
-
-def test_a_label_leaves_one_verdict_to_learn():
-    close(near_target(torch.tensor([[1.0, 0.0, 0.5]]), torch.ones(1), 0.07), [[1.0, 0.0, 0.0]])

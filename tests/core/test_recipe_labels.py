@@ -1,12 +1,9 @@
 """What the prompts of each recipe may know of labels, in training and in evaluation."""
 
-import ast
 import json
-from pathlib import Path
 
 import pytest
 
-from svr_lightning import recipes
 from svr_lightning.core.prompts import neutral
 from svr_lightning.core.types import Decoding, DraftState, Message, Problem
 from svr_lightning.recipes.base import Group, Recipe
@@ -83,18 +80,3 @@ def test_a_draft_that_a_label_chose_is_followed_by_the_neutral_prompt(name):
         allowed = [prompt for group in groups for prompt in neutral_prompts(group)]
         assert len(later) >= 24
         assert all(prompt in allowed for prompt in later)
-
-
-def test_only_the_named_recipes_can_know_a_label_before_a_rollout_ends():
-    folder = Path(recipes.__file__).parent
-    found = set()
-    for file in folder.glob("*.py"):
-        imports = {
-            name
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-            if isinstance(node, ast.ImportFrom)
-            for name in (node.module, *(alias.name for alias in node.names))
-        }
-        if imports & {"svr_lightning.recipes.labels", "OracleState"}:
-            found.add(file.stem)
-    assert found == {"igrpo", "labels", "murphy", "oracle"}

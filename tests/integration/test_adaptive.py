@@ -181,7 +181,6 @@ def test_live_inference_and_a_replayed_recording_agree_turn_by_turn(rule, record
 @pytest.mark.parametrize(
     ("rule", "turns", "why"),
     [
-        (Confident(), [("8*4", "CORRECT", 0.95)], "CORRECT at confidence 0.95 >= 0.85"),
         (
             Confident(),
             [("8*4", "UNSURE", 0.5), ("8*4", "UNSURE", 0.5), ("8+4-2", "CORRECT", 0.95)],

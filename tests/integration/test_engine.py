@@ -126,17 +126,6 @@ def test_a_completion_names_the_version_of_the_weights_that_sampled_it(model):
         assert finish(engine, 1)[0].version == version
 
 
-def test_a_nucleus_limits_what_is_drawn_and_not_what_log_probabilities_refer_to(model):
-    request = ask(1, max_tokens=25, temperature=1.5, top_p=0.5)
-    outputs = complete(model, [request])
-    check(model, [request], outputs)
-    scores = plain_scores(model, request, outputs[1].token_ids) / 1.5
-    allowed = of_logprobs(model, scores)
-    for row, logprob in zip(scores.log_softmax(-1), outputs[1].logprobs, strict=True):
-        # Everything likelier than a token of the nucleus weighs less than top_p.
-        assert row[row > logprob + 2 * allowed].exp().sum() < 0.5 + allowed
-
-
 @pytest.mark.parametrize(
     "config",
     [

@@ -509,18 +509,6 @@ def test_an_evaluation_in_which_no_problem_could_be_run_is_reported(tmp_path):
     assert "| run | toy | 1 | 0.000 |" in (tmp_path / "out" / "tables.md").read_text()
 
 
-def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(tmp_path):
-    path = save(tmp_path / "run", uncensored(), config(42))
-    figures, notes = all_figures(read_methods([f"m={path}"]))
-    assert notes == []
-    assert [figure.name for figure in figures] == ["1_tokens", "2_reliability_1", "3_thresholds_1"]
-    for figure in figures:
-        numbers = json.loads(json.dumps(figure.numbers))
-        first, second = svg(figure.draw, figure.numbers), svg(figure.draw, numbers)
-        assert first == second, figure.name
-        assert "<dc:date>" not in first
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 
 import pytest
 
-from svr_lightning.core.types import Completion, FinishReason, Message, Problem
+from svr_lightning.core.types import Completion, Message, Problem
 from svr_lightning.engines.base import Request
 from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.recipes.svr import SVR
@@ -118,25 +118,6 @@ def test_a_completion_may_be_no_longer_than_the_context_allows():
         False,
         True,
     }
-
-
-def test_a_completion_cut_at_its_limit_makes_the_next_prompt_say_truncated():
-    def speak(_name: str, _sample: int, turn: int) -> list[int]:
-        sure = says("8+2", "CORRECT", 1.0)
-        return words(sure + " and" * 200) if turn == 1 else words(sure)
-
-    engine = at_places(speak)
-    (trajectory,) = driver(engine).run([refined(3)])
-    first, second, _ = trajectory.turns
-    assert (first.completion.finish_reason, len(first.completion.token_ids)) == (
-        FinishReason.LENGTH,
-        120,
-    )
-    assert second.completion.finish_reason is FinishReason.STOP
-    prompts = [TOKENIZER.decode(turn.completion.prompt_ids) for turn in trajectory.turns]
-    assert "[T=2] Your self-verification last turn: TRUNCATED\n" in prompts[1]
-    assert "CORRECT (conf" not in prompts[1]
-    assert "[T=3] Your self-verification last turn: CORRECT (conf 1.00)\n" in prompts[2]
 
 
 def test_an_exception_in_a_program_cancels_the_engine():
