@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--min-accuracy", type=share, help="at least this share of answers is correct")
     add("--max-tokens", type=tokens, help="at most this many tokens per problem on average")
     add("--token-bound", type=tokens, help="tokens that no problem can exceed")
-    add("--confidence", type=share, default=0.9, help="in all promises together (default 0.9)")
+    add("--confidence", type=share, default=0.9, help="of all promises together (default 0.9)")
     add("--max-turns", type=int, help="T_max (default: what was recorded)")
     real = _number("a number", lambda value: not math.isnan(value))
     add("--thresholds", type=real, nargs="+", help="the thresholds to choose from")
@@ -431,7 +431,7 @@ def _plan(promises: Sequence[Promise], size: int, delta: float) -> int:
     heads = ("promise", "at most", "if the true rate is", "independent labels")
     print_table(heads, rows, "labels for a certificate in nine cases of ten")
     say(
-        "Variants of one problem count as one; wrong_accepted needs as many accepted answers. "
+        "Variants of one problem count as one; for wrong_accepted count accepted answers only. "
         f"Fewer --thresholds need fewer: each is tested at {level:.3g}. Calibrate on all labels "
         "with --calibrate-on 1; by default, half of them check the result."
     )

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--otherwise",
         choices=get_args(Otherwise),
         default="answer",
-        help="what to do if no turn is accepted",
+        help="what to do if no turn is accepted (default: answer)",
     )
     add("--escalate", metavar="URL", help="ask a second model once if no turn is accepted")
     add("--escalate-model", metavar="NAME", help="name of the model at --escalate")
