@@ -240,7 +240,7 @@ def cheapest(candidates: Sequence[Candidate], promises: Sequence[Promise]) -> Ca
 
     def cost(row: Candidate) -> tuple[float, ...]:
         rates = row.rates
-        tokens = float(np.nan_to_num(rates["tokens"]))
+        tokens = np.nan_to_num(rates["tokens"])
         return tokens, rates["turns"], rates["wrong"], -rates["accepted"], -row.threshold
 
     return min(filter(useful, candidates), key=cost, default=None)

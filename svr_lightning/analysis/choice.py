@@ -65,12 +65,11 @@ def draw(
         counts = resample_counts(units, resamples, seed)
         return np.concatenate([np.ones((1, len(units)), dtype=counts.dtype), counts])
 
-    halves = [split_clusters(cluster, 0.5, number) for number in range(SPLITS)]
     return Draws(
         counts=drawn(cluster, 0),
         seeds=drawn(np.arange(seeds), 1),
         weight=np.ones(len(cluster)) if weight is None else weight,
-        halves=np.stack(halves),
+        halves=np.stack([split_clusters(cluster, 0.5, number) for number in range(SPLITS)]),
         size=len(np.unique(cluster)),
     )
 

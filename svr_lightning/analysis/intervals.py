@@ -70,8 +70,8 @@ def resample_counts(cluster: Ints, resamples: int, seed: int) -> NDArray[np.int3
     rng = np.random.default_rng(seed)
     shares = np.full(count, 1 / count)
     # One at a time, since all of them in 64 bits would take gigabytes.
-    drawn = (rng.multinomial(count, shares)[cluster] for _ in range(resamples))
-    return np.array([row.astype(np.int32) for row in drawn])
+    rows = [rng.multinomial(count, shares)[cluster].astype(np.int32) for _ in range(resamples)]
+    return np.array(rows)
 
 
 def split_clusters(cluster: Ints, share: float, seed: int) -> Bools:
@@ -86,7 +86,7 @@ def percentile_interval(values: Floats) -> list[float] | None:
     defined = values[~np.isnan(values)]
     if len(defined) == 0:
         return None
-    return [float(bound) for bound in np.quantile(defined, (0.025, 0.975))]
+    return list(map(float, np.quantile(defined, (0.025, 0.975))))
 
 
 def share_interval(share: float, resampled: Floats, size: float) -> list[float] | None:

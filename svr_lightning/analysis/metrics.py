@@ -120,9 +120,7 @@ def columns_of(datasets: Iterable[str]) -> dict[str, list[str]]:
         {'GSM8K': ['gsm8k'], 'countdown_tiny': ['countdown_tiny']}
     """
     names = ordered(datasets)
-    shown = {name: DISPLAY.get(name, name) for name in names}
-    # Another data set may have the name under which one of the paper's is shown.
-    parts = {name if shown[name] in names else shown[name]: [name] for name in names}
+    parts = {DISPLAY.get(name, name): [name] for name in names}
     if len(names) > 1 and set(names) <= DISPLAY.keys() and set(names) != set(MATH_5):
         parts[f"All-{len(names)}"] = names
     if set(MATH_5) <= set(names):
@@ -137,10 +135,10 @@ def averages(datasets: Iterable[str]) -> dict[str, list[str]]:
 
 def groups(datasets: Collection[str]) -> dict[str, list[str]]:
     """What summaries are of: the averages, and each data set that is in none of them."""
-    parts = columns_of(datasets)
     found = averages(datasets)
-    inside = {name for names in found.values() for name in names}
-    return found | {part: names for part, names in parts.items() if names[0] not in inside}
+    inside = set().union(*found.values())
+    parts = columns_of(datasets).items()
+    return found | {part: names for part, names in parts if names[0] not in inside}
 
 
 # --- summaries ----------------------------------------------------------------------------------

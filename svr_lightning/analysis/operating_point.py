@@ -210,8 +210,7 @@ def unsent(fields: Mapping[str, Any]) -> list[str]:
     Args:
         fields: what the server calls the fields of a request; None leaves one out.
     """
-    left_out = {name for name, sent_as in fields.items() if sent_as is None}
-    return sorted(left_out - {"seed", "logprobs"})
+    return sorted(name for name in fields.keys() - {"seed", "logprobs"} if fields[name] is None)
 
 
 def read_operating_point(folder: str | os.PathLike[str]) -> Certificate | None:

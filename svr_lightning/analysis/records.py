@@ -128,11 +128,11 @@ class SampleRecord:
         """[T] what stopping rules may read of the turns."""
         return tuple(
             StopSignals(
-                verdict=turn.verdict,
-                confidence=turn.confidence,
-                truncated=turn.truncated,
-                answer=turn.answer_group,
-                **{name: getattr(turn, name) for name in TokenScores._fields},
+                turn.verdict,
+                turn.confidence,
+                turn.truncated,
+                turn.answer_group,
+                *(getattr(turn, name) for name in TokenScores._fields),
             )
             for turn in self.turns
         )
@@ -169,9 +169,8 @@ class SampleRecord:
 
 
 def _set_fields(record: SampleRecord | TurnRecord) -> dict[str, Any]:
-    values = {}
-    for each in fields(record):
-        value = getattr(record, each.name)
-        if value is not None or each.default is not None:
-            values[each.name] = value
-    return values
+    return {
+        each.name: value
+        for each in fields(record)
+        if (value := getattr(record, each.name)) is not None or each.default is not None
+    }

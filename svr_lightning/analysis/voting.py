@@ -56,23 +56,19 @@ def vote(
     n = len(table.ids)
     rng = np.random.default_rng([seed, zlib.crc32(table.dataset.encode())])
     sizes = cluster_sums(np.ones(n), table.cluster)
-    clusters, columns = (  # row by row: all at once in 64 bits would take gigabytes
-        np.array([rng.integers(high, size=len(sizes)).astype(np.int32) for _ in range(resamples)])
-        for high in (len(sizes), resamples)
-    )
-    drawn = np.array([sizes[row].sum() for row in clusters])  # problems in each resample
+    clusters = rng.integers(len(sizes), size=(resamples, len(sizes))).astype(np.int32)
+    columns = rng.integers(resamples, size=clusters.shape).astype(np.int32)
+    drawn = sizes[clusters].sum(1)  # problems in each resample
     single = table.correct.sum(1) / np.maximum(table.length, 1)
     tokens = sample_tokens(table).mean()
-    sums = cluster_sums(single, table.cluster)
-    draws = {"mean@1": np.array([sums[row].sum() for row in clusters]) / drawn}
+    draws = {"mean@1": cluster_sums(single, table.cluster)[clusters].sum(1) / drawn}
     values = {"mean@1": single.mean()}
     for k, outcomes in zip(ks, majority_outcomes(table, ks, resamples, rng), strict=True):
         values[f"maj@{k}"] = outcomes.mean()
         values[f"tokens@{k}"] = k * tokens
         right = np.zeros((len(sizes), resamples), dtype=np.int32)
         np.add.at(right, table.cluster, outcomes)
-        pairs = zip(clusters, columns, strict=True)
-        draws[f"maj@{k}"] = np.array([right[pair].sum() for pair in pairs]) / drawn
+        draws[f"maj@{k}"] = right[clusters, columns].sum(1) / drawn
     return {
         **{name: finite(float(value)) for name, value in values.items()},
         "n": n,

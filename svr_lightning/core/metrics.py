@@ -32,7 +32,7 @@ Terms = tuple[Column, Column]
 
 def share(values: Column) -> Terms:
     """The mean of ``values`` over rows."""
-    return values, np.ones(len(values), dtype=np.int64)
+    return values, np.ones(len(values))
 
 
 def premature_stop(stopped_early: Column, correct: Column) -> Terms:
@@ -48,7 +48,7 @@ def among_accepted(accepted: Column, correct: Column) -> Terms:
 def verdict_agreement(verdict: Column, correct: Column) -> Terms:
     """VAcc: accuracy of the CORRECT and INCORRECT verdicts; UNSURE abstains."""
     committed = verdict >= 0
-    return (committed & (verdict == correct)).astype(np.int64), committed.astype(np.int64)
+    return committed & (verdict == correct), committed
 
 
 def squared_error(confidence: Column, correct: Column) -> Terms:
@@ -62,7 +62,7 @@ def overconfident(verdict: Column, correct: Column) -> Terms:
     Undefined where no turn states a verdict, as in logs of other programs.
     """
     wrong = (verdict == VERDICT_CODES[Verdict.CORRECT]) & (correct == 0)
-    return wrong.astype(np.int64), (verdict != NO_VERDICT).astype(np.int64)
+    return wrong, verdict != NO_VERDICT
 
 
 def auroc(confidence: Column, correct: Column) -> float:
@@ -280,11 +280,5 @@ def value_of(metric: str, *columns: Column) -> float:
 
 def quotient(numerator: Column, denominator: Column) -> float:
     """Sum / sum, correctly rounded whatever the order of the rows; nan over 0."""
-    below = _total(denominator)
-    return _total(numerator) / below if below else math.nan
-
-
-def _total(values: Column) -> float:
-    if values.dtype.kind == "f":
-        return math.fsum(values.tolist())
-    return int(values.sum())
+    below = math.fsum(denominator.tolist())
+    return math.fsum(numerator.tolist()) / below if below else math.nan

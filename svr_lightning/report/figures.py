@@ -79,8 +79,7 @@ def all_figures(methods: Sequence[Method]) -> tuple[list[Plot], list[str]]:
         if not checked:
             notes.append(f"{method.name}: no figures of confidence, because no turn states one.")
     for method in methods:
-        sources = [source for run in method.runs for source in run.sources]
-        calibration = [source.calibration_note for source in sources]
+        calibration = [one.calibration_note for run in method.runs for one in run.sources]
         notes += [f"{method.name}: {note}." for note in calibration if note is not None]
     return figures, notes
 

@@ -126,8 +126,8 @@ class GSM8K(Task):
 
     def extract_answer(self, completion: str) -> str | None:
         """The number as written in the last block, else in the final 500 characters."""
-        answer = _candidate(last_answer(completion) or "")
-        return answer if answer else _candidate(final_part(completion)[-_FALLBACK_CHARACTERS:])
+        end = final_part(completion)[-_FALLBACK_CHARACTERS:]
+        return _candidate(last_answer(completion) or "") or _candidate(end)
 
     def answer_form(self, answer: str) -> AnswerForm | None:
         """The number, None where there is none."""
