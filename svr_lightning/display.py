@@ -1,6 +1,7 @@
 """Text on a terminal. Model text is printed as text: no markup, no escapes."""
 
 import contextlib
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -88,10 +89,16 @@ def join_first(names: Sequence[str], most: int = 10, between: str = ", ") -> str
 class Line(tqdm):  # type: ignore[misc]
     """A line of at most :data:`COLUMNS` characters: counts, times, and what :meth:`show` adds."""
 
-    def show(self, values: Iterable[str], done: float) -> None:
-        """Bring the line up to date, with as many of ``values`` as it has room for."""
+    desc: str
+
+    def show(self, values: Iterable[str], done: int, part: float = 0.0) -> None:
+        """Bring the line up to date, with as many of ``values`` as it has room for.
+
+        ``part`` is what is done of others; it counts for the time that is left.
+        """
         if self.disable:
             return
+        self.desc = f"{self.desc.rpartition(' ')[0]} {done}/{self.total}"
         self.set_postfix_str("", refresh=False)
         room = COLUMNS - len(str(self))
         shown = ""
@@ -100,7 +107,7 @@ class Line(tqdm):  # type: ignore[misc]
                 break
             shown += f", {value}"
         self.set_postfix_str(shown.removeprefix(", "), refresh=False)
-        self.update(done - self.n)
+        self.update(done + part - self.n)
 
 
 def progress_line(total: float, name: str, *, done: int = 0, quiet: bool = False) -> Line:
@@ -108,13 +115,13 @@ def progress_line(total: float, name: str, *, done: int = 0, quiet: bool = False
     return Line(
         total=total,
         initial=done,
-        desc=short(name, _LONGEST_NAME),
+        desc=f"{short(name, _LONGEST_NAME)} {done}/{total}",
         disable=quiet,
         leave=None,  # a line below another one disappears when it is done
         file=sys.stdout,
         ncols=COLUMNS,
         nrows=COLUMNS,  # on a terminal that reports no height tqdm would show nothing
-        bar_format="{desc} {n_fmt}/{total_fmt}, {elapsed}, {remaining} left{postfix}",
+        bar_format="{desc}, {elapsed}, {remaining} left{postfix}",
         mininterval=0.5 if sys.stdout.isatty() else _EVERY,
         miniters=0,
         smoothing=0,  # the time left follows from the mean rate
@@ -127,13 +134,24 @@ class Progress:
     Args:
         name: of the data set.
         total: jobs to run: one for each problem, or for each of its votes.
+        turns: most turns of a job. Of one that goes on, the turns that have ended then count for
+            the time that is left.
         done: jobs that an earlier start of the same evaluation finished.
         quiet: show nothing.
     """
 
-    def __init__(self, name: str, total: int, *, done: int = 0, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        *,
+        turns: float = math.inf,
+        done: int = 0,
+        quiet: bool = False,
+    ) -> None:
         self.name, self.total, self.done = name, total, done
         self.turns = self.in_flight = self.tokens = 0
+        self._most = turns
         self._quiet = quiet
 
     def completed(self, tokens: int) -> None:
@@ -142,15 +160,18 @@ class Progress:
         self.tokens += tokens
 
     @contextlib.contextmanager
-    def showing(self) -> Iterator[Callable[[], None]]:
-        """Show the line until the block ends; what it yields brings the line up to date."""
+    def showing(self) -> Iterator[Callable[[int], None]]:
+        """Show the line until the block ends.
+
+        What it yields brings the line up to date, and takes the turns of jobs that go on.
+        """
         started = time.monotonic()
         with progress_line(self.total, self.name, done=self.done, quiet=self._quiet) as bar:
 
-            def refresh() -> None:
+            def refresh(turns: int = 0) -> None:
                 rate = self.tokens / max(time.monotonic() - started, 1e-9)
                 counts = (f"{rate:.0f} tok/s", f"{self.turns} turns", f"{self.in_flight} in flight")
-                bar.show(counts, self.done)
+                bar.show(counts, self.done, turns / self._most)
 
             yield refresh
             refresh()

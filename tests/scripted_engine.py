@@ -70,6 +70,3 @@ class ScriptedEngine(Engine):
     def cancel(self) -> None:
         """Forget what runs."""
         self._running = []
-
-    def sleep(self) -> None:
-        """Nothing to release."""

@@ -15,9 +15,9 @@ from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.clients.chat_model import ChatModel
 from svr_lightning.clients.connections import Access
 from svr_lightning.control.backends import EngineBackend, Upstream
+from svr_lightning.control.controller import Controller
 from svr_lightning.control.listening import Listener, bound
 from svr_lightning.control.server import ChatServer, Limits
-from svr_lightning.control.settings import Settings
 from svr_lightning.core.stopping import Confident
 from svr_lightning.engines.base import Engine
 from svr_lightning.evaluation.config import EvaluationConfig
@@ -45,7 +45,7 @@ def in_front_of(url: str, **settings: Any) -> ChatServer:
     own.setdefault("model", "svr")
     upstream = Upstream(ChatModel(base_url=url, name="tiny"), access=Access(key="upstream-secret"))
     settings.setdefault("task", "countdown")
-    return ChatServer(Settings(**settings), upstream, limits=Limits(**limits), **own)
+    return ChatServer(Controller(None, **settings), upstream, limits=Limits(**limits), **own)
 
 
 @contextmanager
@@ -138,7 +138,9 @@ class Embedded:
         """The policy behind the server."""
         backend = EngineBackend(self._policy)
         settings = {"rule": RULE, "max_turns": 3, "max_completion_tokens": 160}
-        server = ChatServer(Settings("countdown", **settings), backend, model="svr", content="turn")
+        server = ChatServer(
+            Controller(None, "countdown", **settings), backend, model="svr", content="turn"
+        )
         with serving(server) as url:
             yield url
 

@@ -16,8 +16,6 @@ class PlainEngine(Engine):
     max_batch = 1
 
     def __init__(self) -> None:
-        self.version = -1
-        self.dtype = None
         self._queue: deque[Request] = deque()
 
     def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:

@@ -26,8 +26,8 @@ from svr_lightning.analysis.operating_point import (
 from svr_lightning.clients.chat_model import ChatModel, check_fields
 from svr_lightning.clients.connections import check_url, read_access, read_key
 from svr_lightning.control.backends import Backend, EngineBackend, Upstream
+from svr_lightning.control.controller import Controller, Otherwise
 from svr_lightning.control.protocol import Content
-from svr_lightning.control.settings import Otherwise, Settings
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.errors import ConfigError, field_error, one_line, require
 from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
@@ -124,13 +124,13 @@ def run(options: argparse.Namespace) -> int:
 
 def describe(server: Any, options: argparse.Namespace) -> str:
     """The model, when it stops, what is certified, and what becomes of the rest."""
-    settings = server.settings
-    turns = settings.max_turns
+    controller = server.controller
+    turns = controller.max_turns
     parts = [
-        f"{options.model or 'svr'}: stops at {settings.rule}",
+        f"{options.model or 'svr'}: stops at {controller.rule}",
         f"at most {turns} turn{'s' if turns > 1 else ''}",
     ]
-    certificate = settings.certificate
+    certificate = controller.certificate
     if certificate is None:
         parts.append("no certificate")
     else:
@@ -158,11 +158,11 @@ def make_server(options: argparse.Namespace) -> Any:
         key is not None or is_loopback(options.host),
         f"--host {options.host} can be reached by others; set a key and name it with --key-env",
     )
-    settings = make_settings(options)
-    stronger = _stronger(options, settings.certificate)
+    controller = make_controller(options)
+    stronger = _stronger(options, controller.certificate)
     if options.policy is not None:
         _refuse_options_of(options, "upstream")
-        policy: Backend = _engine_backend(options, settings.certificate)
+        policy: Backend = _engine_backend(options, controller.certificate)
     else:
         require(options.model is not None, "--upstream needs --model NAME")
         require(options.max_model_len is None, "--max-model-len needs --policy")
@@ -171,10 +171,10 @@ def make_server(options: argparse.Namespace) -> Any:
             "upstream",
             name=options.model,
             chat_template_kwargs=options.chat_template_kwargs,
-            logprobs=settings.rule.needs_tokens,
+            logprobs=controller.rule.needs_tokens,
         )
     return ChatServer(
-        settings,
+        controller,
         policy,
         model=options.model or "svr",
         stronger=stronger,
@@ -185,15 +185,16 @@ def make_server(options: argparse.Namespace) -> Any:
     )
 
 
-def make_settings(options: argparse.Namespace) -> Settings:
-    """The settings of a request that sets nothing itself."""
+def make_controller(options: argparse.Namespace) -> Controller:
+    """What answers a request that sets nothing itself, with clients of its own."""
     rule, certificate = _rule(options)
     limit = options.max_completion_tokens
     if certificate is not None and limit is None:
         certified = certificate.decoding.get("max_completion_tokens")
         limit = certified if isinstance(certified, int) else None  # several data sets have a list
     turns = certificate.max_turns if certificate else 10
-    return Settings(
+    return Controller(
+        None,
         options.task,
         rule=rule,
         max_turns=turns if options.max_turns is None else options.max_turns,

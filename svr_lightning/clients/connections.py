@@ -109,7 +109,7 @@ class Connections:
     on_error: Callable[[ServerError], None] | None = None
     """Called with the error of each try."""
 
-    def __init__(self, most: int, retries: Retries, *, access: Access = OPEN) -> None:
+    def __init__(self, most: int, retries: Retries, *, access: Access) -> None:
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if access.key:
             headers["Authorization"] = f"Bearer {access.key}"
@@ -287,7 +287,7 @@ def read_access(
     return Access(key=key, secrets=secrets, **read)
 
 
-def check_url(url: str, option: str, instead: str = "") -> None:
+def check_url(url: str, option: str, instead: str) -> None:
     """Refuse what is not a plain address. The message names the option and shows no password.
 
     Args:

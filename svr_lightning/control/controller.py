@@ -10,7 +10,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from svr_lightning.analysis.operating_point import Certificate
@@ -22,8 +22,10 @@ from svr_lightning.clients.chat_answers import (
     read_chat_completion,
     whole,
 )
-from svr_lightning.control.settings import Settings
+from svr_lightning.core.evidence import scores_of_reply
 from svr_lightning.core.prompts import in_context
+from svr_lightning.core.ranges import Count, Positive, check_fields
+from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.core.types import (
     AnyCompletion,
     Completion,
@@ -32,8 +34,19 @@ from svr_lightning.core.types import (
     RemoteCompletion,
     Turn,
 )
-from svr_lightning.errors import format_exception, one_line
-from svr_lightning.recipes.dialogues import PromptRequest, RolloutGenerator, chain, limited
+from svr_lightning.errors import as_config_error, format_exception, one_line, require
+from svr_lightning.recipes.dialogues import (
+    Dialogue,
+    FreshTurns,
+    PromptRequest,
+    RolloutGenerator,
+    ScoresOf,
+    SelfVerifying,
+    chain,
+    limited,
+)
+from svr_lightning.tasks import get_task
+from svr_lightning.tasks.base import Task
 
 LONGEST_TEXT = 2**20
 """Characters of a completion that are read; a longer one counts as cut off."""
@@ -42,6 +55,7 @@ Client = Callable[[list[Message], int], Any]
 """Takes messages and a completion limit in tokens; returns a reply, or an awaitable of one. It is
 text; text and whether it was cut off; a chat completion as a mapping or as an object with
 ``model_dump`` (OpenAI SDK, LiteLLM); or an httpx response."""
+Otherwise = Literal["answer", "give_up"]
 
 
 def read_reply(reply: Any) -> AnyCompletion:
@@ -185,18 +199,12 @@ class Result:
 
 
 @dataclass(frozen=True)
-class _Asking:
-    client: Client
-
-
-@dataclass(frozen=True)
-class Controller(Settings, _Asking):
+class Controller:
     """Adaptive inference over a chat client: ``Controller(client, task, ...)``.
 
-    The options are those of :class:`~svr_lightning.control.settings.Settings`. A client's error,
-    and a cancellation, are raised as they are. The exception has the turns so far as its attribute
-    ``turns``. Where a server refuses a turn after the first (HTTP 400, 413, 422), or the model
-    itself refuses, the trajectory ends there instead.
+    A client's error, and a cancellation, are raised as they are. The exception has the turns so far
+    as its attribute ``turns``. Where a server refuses a turn after the first (HTTP 400, 413, 422),
+    or the model itself refuses, the trajectory ends there instead.
 
     Raises:
         ConfigError: if an option is out of range, or the certificate is for other settings.
@@ -208,15 +216,79 @@ class Controller(Settings, _Asking):
         ('answered', '2+2', 'CORRECT at confidence 0.9 >= 0.85')
     """
 
+    client: Client | None
+    """None for a server, which gives each request a client of its own."""
+    task: str | Task
+    """Extracts answers, decides which are equal and, with the dialogue, writes the prompts."""
     _: KW_ONLY
+    rule: StopRule = field(default_factory=Confident)
+    max_turns: Count = 10
+    """T_max, the most turns of a question."""
+    max_completion_tokens: Count | None = None
+    """Completion limit of a turn; None takes the task's."""
+    seconds: Positive | None = None
+    """For all turns. A synchronous client is not interrupted: time is checked between its calls."""
+    otherwise: Otherwise = "answer"
+    """If the rule accepts no turn: return the turn that the rule prefers, or none."""
+    dialogue: Dialogue = field(default_factory=SelfVerifying)
+    """The prompts; subclass :class:`~svr_lightning.recipes.dialogues.Dialogue` for your own."""
+    at_once: Count = 1
+    """Independent samples that an asynchronous client draws at the same time, instead of
+    refinements. Turns are in the order of their ends; once one is accepted, the other calls are
+    cancelled."""
+    certificate: Certificate | None = None
+    scores_of: ScoresOf = scores_of_reply
+    """Computes token scores, which some rules read, from a completion and its answer."""
     escalate: Client | None = None
     """A second, stronger model. If no turn is accepted it gets the question once, as the user put
     it, and its answer is returned. If it fails, the first model's unsure answer is."""
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+        with as_config_error():
+            _ = self.named_task
+        fresh = isinstance(self.dialogue, FreshTurns)
+        require(
+            self.at_once == 1 or fresh,
+            f"at_once={self.at_once} needs the dialogue FreshTurns",
+        )
+        require(
+            self.dialogue.applied_rule(self.rule) == self.rule,
+            f"rule={self.rule} reads a self-check, which {self.dialogue} does not request",
+        )
+        if self.certificate is not None:
+            other = self.departures(self.certificate)
+            require(not other, f"the certificate promises nothing for {', '.join(other)}")
+
+    def departures(self, certificate: Certificate, **drawn: Any) -> list[str]:
+        """Where its settings, and the sampling in ``drawn``, differ from the certified ones."""
+        drawing = {
+            "task": self.named_task.name,
+            "max_completion_tokens": self.completion_limit,
+            "fresh_turns": isinstance(self.dialogue, FreshTurns),
+            "greedy_check": False,
+            **drawn,
+        }
+        unsure = self.otherwise if self.escalate is None else "escalate"
+        departures = certificate.departures(self.rule, self.max_turns, drawing, unsure)
+        if self.at_once > 1:  # short completions come first
+            departures.append(f"at_once={self.at_once}")
+        return departures
+
     @property
-    def without_accepted(self) -> str:
-        """What becomes of a question without an accepted answer."""
-        return self.otherwise if self.escalate is None else "escalate"
+    def named_task(self) -> Task:
+        """The task itself."""
+        return get_task(self.task) if isinstance(self.task, str) else self.task
+
+    @property
+    def completion_limit(self) -> int:
+        """The most completion tokens of a turn."""
+        return self.max_completion_tokens or self.named_task.max_completion_tokens
+
+    def first_prompt(self, question: str, context: Sequence[Message] = ()) -> list[Message]:
+        """The first prompt of a question."""
+        problem = self.named_task.from_question(question)
+        return in_context(self.dialogue.first(problem), context)
 
     # --- two ways to call a client ---------------------------------------------------------------
 
@@ -247,6 +319,7 @@ class Controller(Settings, _Asking):
         context: Sequence[Message],
         kind: type["_Calls"],
     ) -> Result:
+        assert self.client is not None, "a controller without a client asks nobody"
         turns: list[Turn] = []
         problem = self.named_task.from_question(question)
         scores = self.scores_of if self.rule.needs_tokens else None
@@ -335,8 +408,6 @@ class Controller(Settings, _Asking):
         deadline: float,
     ) -> Escalation:
         """Ask the second model once; it fails without an exception."""
-        if time.monotonic() >= deadline:
-            return Escalation(None, f"limit of {self.seconds:g} seconds")
         messages: list[Message] = [*context, {"role": "user", "content": question}]
         try:
             prompt = PromptRequest(messages, self.completion_limit)
@@ -381,19 +452,22 @@ class _Calls:
         """What the model said in the call that it refused."""
 
     async def next(self, prompt: PromptRequest, deadline: float, most: int) -> AnyCompletion | None:
-        """The completion that is there first; None if none is before the deadline.
+        """The completion that is there first; None if none is before the deadline, or it is over.
 
         Args:
             prompt: the same for all that run at the same time.
             deadline: of the clock ``time.monotonic``.
             most: completions that may still be needed.
         """
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return None
         self._limit = prompt.max_completion_tokens
         while len(self._running) < min(self._at_once, most):
             self._running[asyncio.ensure_future(self._call(prompt))] = time.monotonic()
-        left = None if deadline == math.inf else max(deadline - time.monotonic(), 0.0)
+        limit = None if left == math.inf else left
         first = asyncio.FIRST_COMPLETED
-        await asyncio.wait(self._running, timeout=left, return_when=first)
+        await asyncio.wait(self._running, timeout=limit, return_when=first)
         for task, started in self._running.items():
             if task.done():
                 del self._running[task]

@@ -9,7 +9,6 @@ from msgspec import Meta, Struct, convert
 
 from svr_lightning.clients.chat_answers import ServerError
 from svr_lightning.control.controller import Client, Controller, Escalation, Result
-from svr_lightning.control.settings import Settings
 from svr_lightning.core.parsing import (
     ANSWER_CLOSE,
     ANSWER_OPEN,
@@ -28,13 +27,14 @@ from svr_lightning.errors import field_error, one_line, require
 LEAST_TEMPERATURE = 0.01
 """Above 0. vLLM raises lower ones to it, and scores divided by a tiny number overflow."""
 _OTHER_THAN_TEXT = re.compile(
-    r"tools|functions|audio|modalities|prediction|documents|web_search_options|echo"
+    r"tools|functions|tool_calls|function_call|audio|modalities|prediction|documents|web_search_options|echo"
     r"|(?:top_|prompt_)?logprobs|continue_final_message"
     # An answer of a given form: OpenAI, vLLM, SGLang, llama.cpp, Ollama, Gemini.
     r"|response_(?:format|schema|mime_type|modalities)|guided_\w+|structured_\w+|structural_tag"
     r"|json_schema|grammar|regex|ebnf|format|output_(?:format|schema|config)"
 )
-"""Fields that ask for something else than one text; ignoring them would be misleading."""
+"""Fields of a request, or of a message, that ask for something else than one text, or hold it;
+ignoring them would be misleading."""
 _PLAIN_TEXT: tuple[Any, ...] = ({"type": "text"}, ["text"], "text", "text/plain")
 """Their values that ask for one text."""
 Content = Literal["answer", "turn"]
@@ -61,28 +61,33 @@ class Controls(Struct, forbid_unknown_fields=True):
 
 
 class _Part(Struct):
-    text: str
-    type: Literal["text", "input_text", "output_text"] = "text"
+    type: Literal["text", "input_text", "output_text", "refusal"] = "text"
+    text: str | None = None
+    refusal: str | None = None
+
+    def __post_init__(self) -> None:
+        self.text = self.refusal if self.type == "refusal" else self.text
+        if self.text is None:
+            raise ValueError("a part without text")
 
 
 class _Message(Struct):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[_Part] | None = None
     refusal: str | None = None
-    tool_calls: Annotated[list[Any], Meta(max_length=0)] | None = None
-    function_call: None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.content, list):
             self.content = "\n".join(part.text for part in self.content if part.text)
         self.content = self.content or self.refusal or ""
         self.content.encode()  # a lone surrogate is an error
+        if self.role == "developer":
+            self.role = "system"
 
     @property
     def plain(self) -> Message:
         """As a policy reads it."""
-        role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": str(self.content)}
+        return {"role": self.role, "content": str(self.content)}
 
 
 class ChatRequest(Struct):
@@ -143,11 +148,13 @@ def read_request(body: bytes, model: str) -> tuple[ChatRequest, list[str]]:
     except ValueError as error:
         raise ServerError(field_error(error, "the body", ChatRequest), 400) from error
     require_model(request.model or model, model)
-    for name, value in fields.items():
-        if _OTHER_THAN_TEXT.fullmatch(name) and value and value not in _PLAIN_TEXT:
-            raise ServerError(
-                f"{one_line(name)} is not supported: an answer is one text; leave it out", 400
-            )
+    of_messages = ((f"messages[{i}].", said) for i, said in enumerate(fields["messages"]))
+    for place, part in (("", fields), *of_messages):
+        for name, value in part.items():
+            if _OTHER_THAN_TEXT.fullmatch(name) and value and value not in _PLAIN_TEXT:
+                shown = place + one_line(name)
+                message = f"{shown} is not supported: an answer is one text; leave it out"
+                raise ServerError(message, 400)
     if request.messages[-1].role != "user" or not request.question.strip():
         raise ServerError("messages: the last one must be the user's question, with text", 400)
     others = fields.keys() - ChatRequest.__struct_fields__
@@ -159,7 +166,7 @@ def read_request(body: bytes, model: str) -> tuple[ChatRequest, list[str]]:
 
 
 def controlled(
-    base: Settings, request: ChatRequest, client: Client, escalate: Client | None = None
+    base: Controller, request: ChatRequest, client: Client, escalate: Client | None
 ) -> tuple[Controller, list[str]]:
     """``base`` with the controls of a request, which may lower its limits and not raise them.
 
@@ -180,8 +187,10 @@ def controlled(
             if not isinstance(rule, Confident):
                 raise ValueError(f"svr.threshold: {type(rule).__name__} has none")
             rule = replace(rule, threshold=given.threshold)
-        settings = replace(
+        controller = replace(
             base,
+            client=client,
+            escalate=escalate,
             rule=rule,
             max_turns=turns,
             max_completion_tokens=sampling.max_completion_tokens,
@@ -189,11 +198,9 @@ def controlled(
         )
     except ValueError as error:
         raise ServerError(str(error), 400) from error
-    controller = Controller(client=client, escalate=escalate, **vars(settings))
     if base.certificate is None:
         return controller, []
-    drawn = {name: getattr(sampling, name) for name in ("temperature", "top_p", "top_k")}
-    other = controller.departures(base.certificate, **drawn)
+    other = controller.departures(base.certificate, **vars(sampling))
     if request.context:
         other.append(f"{len(request.context)} messages before the question")
     if other:
@@ -309,7 +316,7 @@ def answer_json(
     uncertified: list[str],
     ignored: list[str],
     request: ChatRequest,
-    content: Content = "answer",
+    content: Content,
 ) -> dict[str, Any]:
     """The body of an answer. A question given up has a refusal instead of a text.
 

@@ -9,7 +9,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Collection
+from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from svr_lightning.clients.chat_answers import ServerError
 from svr_lightning.control.backends import Backend
-from svr_lightning.control.controller import Client, Result
+from svr_lightning.control.controller import Client, Controller, Result
 from svr_lightning.control.monitoring import Monitor
 from svr_lightning.control.protocol import (
     ChatRequest,
@@ -40,7 +40,6 @@ from svr_lightning.control.protocol import (
     read_request,
     require_model,
 )
-from svr_lightning.control.settings import Settings
 from svr_lightning.core.ranges import Count, Positive
 from svr_lightning.core.seeds import START
 from svr_lightning.core.types import AnyCompletion, Message
@@ -76,8 +75,8 @@ class ChatServer:
     """The server's state and its endpoints.
 
     Args:
-        settings: rule, limits, prompts and certificate of a request that sets none of them. The
-            limit of seconds and how scores are computed are replaced.
+        controller: answers a request that sets nothing itself. Its clients, its limit of seconds
+            and how scores are computed are replaced.
         policy: completes the prompts.
         stronger: the second model, which gets the questions without an accepted turn.
         content: what the message of an answer holds.
@@ -90,7 +89,7 @@ class ChatServer:
 
     def __init__(
         self,
-        settings: Settings,
+        controller: Controller,
         policy: Backend,
         *,
         model: str,
@@ -101,7 +100,9 @@ class ChatServer:
         origins: Collection[str] = (),
     ) -> None:
         self.limits = limits or Limits()
-        self.settings = replace(settings, scores_of=policy.scores_of, seconds=self.limits.seconds)
+        self.controller = replace(
+            controller, scores_of=policy.scores_of, seconds=self.limits.seconds
+        )
         self._policy = policy
         self._stronger = stronger
         self._model = model
@@ -275,14 +276,16 @@ class ChatServer:
 
     async def _answer(self, chat: ChatRequest, ignored: list[str]) -> tuple[Response, Result]:
         """Solve a question."""
+        place = contextlib.AsyncExitStack()
         first = self._client(chat, self._policy)
-        second = None if self._stronger is None else self._client(chat, self._stronger)
-        controller, other = controlled(self.settings, chat, first, second)
+        second = None if self._stronger is None else self._client(chat, self._stronger, place)
+        controller, other = controlled(self.controller, chat, first, second)
         if not self._policy.fits(controller.first_prompt(chat.question, chat.context)):
             raise ServerError("messages: too long for the policy's prompt", 400)
         if controller.at_once > 1 and not chat.temperature:
             raise ServerError("temperature: must be above 0, else all samples are the same", 400)
-        async with self._policy.admission:
+        async with place:
+            await place.enter_async_context(self._policy.admission)
             result = await controller.solve_async(chat.question, context=chat.context)
         if not (result.turns or result.refusal or result.completion):
             raise ServerError(f"no turn ended within the {result.reason}", 504)
@@ -298,13 +301,20 @@ class ChatServer:
         body = events(answer, include_usage=usage)
         return Response(body, headers=_STREAMED, media_type=_EVENTS), result
 
-    def _client(self, chat: ChatRequest, model: Backend) -> Client:
-        """A model as a controller's client; each turn has a seed of its own."""
+    def _client(
+        self, chat: ChatRequest, model: Backend, place: contextlib.AsyncExitStack | None = None
+    ) -> Client:
+        """A model as a controller's client; each turn has a seed of its own.
+
+        Its calls leave the question's ``place``, if they do not need it, to another question.
+        """
         sample = next(self._numbers) if chat.seed is None else chat.seed
         seeds = (START.seed(chat.question, sample=sample, turn=turn) for turn in count(1))
 
-        def complete(messages: list[Message], max_tokens: int) -> Awaitable[AnyCompletion]:
-            return model.complete(messages, chat.sampling(max_tokens), next(seeds))
+        async def complete(messages: list[Message], max_tokens: int) -> AnyCompletion:
+            if place is not None:
+                await place.aclose()
+            return await model.complete(messages, chat.sampling(max_tokens), next(seeds))
 
         return complete
 
@@ -375,7 +385,10 @@ def _refusal(_: Request, error: ServerError) -> Response:
 
 
 def _no_such_path(request: Request, error: HTTPException) -> Response:
-    message = f"{error.detail}: {request.method} {request.url.path}; the API is under /v1"
+    message = (
+        f"{error.detail}: {request.method} {request.url.path}; there are POST /v1/chat/completions "
+        "and GET /v1/models, /health and /metrics"
+    )
     response = _refusal(request, ServerError(one_line(message), error.status_code))
     response.headers.update(error.headers or {})
     return response

@@ -42,7 +42,7 @@ class Output:
     vLLM over what top-p and top-k leave of it."""
     finish_reason: FinishReason
     version: int
-    """Weight version that sampled it."""
+    """Optimizer steps of the weights that sampled it, as :meth:`Engine.sync` got it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +67,7 @@ class Engine(ABC):
     reads_tokens: bool = True
     """Whether requests need ``prompt_ids``. If so, it serves the weights that :meth:`sync` hands
     it and returns :class:`Output`; else it returns :class:`TextOutput` and cannot be trained on."""
-    version: int
-    """Optimizer steps of the weights served now; -1 before the first sync."""
-    dtype: Optional["torch.dtype"]
+    dtype: Optional["torch.dtype"] = None
     """Type of the served weights, known from :meth:`start` on; None where it is not known."""
     max_batch: int
     """Requests that it runs at the same time; known from :meth:`start` on."""
@@ -103,6 +101,10 @@ class Engine(ABC):
         """Stop working on a request whose output is no longer needed; it may still be returned."""
         return
 
-    def sleep(self) -> None:
-        """Release memory that only sampling needs. The next sync or submit allocates it again."""
-        return
+    def sleep(self) -> bool:
+        """Release memory that only sampling needs. The next sync or submit allocates it again.
+
+        Returns:
+            Whether it released the weights, so that a sync has to come before the next request.
+        """
+        return False

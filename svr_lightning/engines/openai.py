@@ -56,8 +56,6 @@ class OpenAIEngine(Engine):
     """
 
     reads_tokens = False
-    version = -1
-    dtype = None
 
     @check_arguments
     def __init__(
@@ -134,10 +132,10 @@ class OpenAIEngine(Engine):
         """Stop all requests."""
         self.sleep()
 
-    def sleep(self) -> None:
+    def sleep(self) -> bool:
         """Stop all requests and close the connections; the next submit opens new ones."""
         if self._portal is None:
-            return
+            return False
         for future in list(self._running.values()):  # else each would find its server gone
             future.cancel()
         with contextlib.suppress(httpx.HTTPError, OSError):
@@ -146,6 +144,7 @@ class OpenAIEngine(Engine):
         self._portal.call(self._portal.stop, True)
         self._thread.close()
         self._portal = None
+        return False
 
     async def _complete(self, request: Request) -> TextOutput | Refusal:
         """Ask as soon as fewer than ``concurrency`` requests are in flight.

@@ -64,8 +64,9 @@ def _restrict(logp: Tensor, params: Sequence[Decoding]) -> Tensor:
     limits = [p.top_k if p.top_k > 0 else size for p in params]
     top_k = torch.tensor(limits, device=device).unsqueeze(1)
     ordered = torch.where(ranks < top_k, ordered, 0.0)
-    # Rounding must not cut the tail of a row that keeps all: it would depend on its batch.
-    masses = [p.top_p if p.top_p < 1.0 else math.inf for p in params]
+    # Rounding must not cut the tail of a row that keeps all: it would depend on its batch. And a
+    # mass that is 0 in fp32 would keep nothing.
+    masses = [max(p.top_p, 1e-30) if p.top_p < 1.0 else math.inf for p in params]
     top_p = torch.tensor(masses, device=device).unsqueeze(1)
     mass_before = ordered.cumsum(dim=-1) - ordered
     ordered = torch.where(mass_before < top_p * ordered.sum(dim=-1, keepdim=True), ordered, 0.0)

@@ -1,7 +1,7 @@
 """The in-process engine: any transformers causal language model, on CPU or GPU, batches kept full.
 
-It uses the module that is trained, so its weights are never outdated; the version must still
-match, which detects a missing sync.
+It uses the module that is trained, so its weights are never outdated; its outputs still name the
+steps of the last sync, which detects a missing one.
 """
 
 import math

@@ -58,6 +58,7 @@ class VLLMEngine(Engine):
         options: dict[str, Any] | None = None,
     ) -> None:
         self.version = -1
+        """Optimizer steps of the weights that it got last."""
         self.dtype = torch.bfloat16
         self.max_batch = 0
         self.gpu_memory_utilization = gpu_memory_utilization
@@ -65,7 +66,7 @@ class VLLMEngine(Engine):
         self.options = options or {}
         check_release()
         self._llm: Any = None
-        self._tied = self._asleep = False
+        self._tied = self._asleep = self._has_weights = False
         self._eager: Callable[[], AbstractContextManager[Any]] = nullcontext
         self._running: set[int] = set()
         self._stop_token_ids: list[int] = []
@@ -123,27 +124,28 @@ class VLLMEngine(Engine):
             raise RuntimeError("the engine cannot take new weights while it completes requests")
         if self._asleep:
             self._llm.wake_up(tags=["weights"])
-        self.version = -1
+        self._has_weights = False
         load_weights(self._llm, model, tied=self._tied)
         if self._asleep:
             self._llm.wake_up(tags=["kv_cache"])
             self._asleep = False
         if not self._llm.reset_prefix_cache():
             raise RuntimeError("vLLM kept the prefix cache of the old weights")
-        self.version = version
+        self.version, self._has_weights = version, True
 
-    def sleep(self) -> None:
+    def sleep(self) -> bool:
         """Release memory for the update, as ``sleep_level`` says."""
-        if self.sleep_level and self._llm is not None and self.version >= 0:
+        if self.sleep_level and self._has_weights:
             self._llm.sleep(level=self.sleep_level)
-            self.version, self._asleep = -1, True
+            self._has_weights, self._asleep = False, True
+        return self._asleep
 
     def submit(self, request: Request) -> None:
         """Queue a request; vLLM admits it at its next step with room."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        if self.version < 0:
+        if not self._has_weights:
             raise RuntimeError("the engine has no weights; it has to be synced first")
         params = SamplingParams(
             **sampling_params(request, self._stop_token_ids),

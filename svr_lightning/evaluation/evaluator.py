@@ -150,6 +150,7 @@ class Evaluator:
         progress = Progress(
             dataset,
             len(problems),
+            turns=self.max_turns,
             done=len(problems) - len(fitting),
             quiet=on_turn is not None or self.quiet or self.rank > 0,
         )

@@ -59,6 +59,8 @@ class Policy:
         self.scores_of = renderer.token_scores
         """Computes the probabilities of its text, from a completion and what is read of it."""
         self.config = config
+        self.synced: int | None = None
+        """Optimizer steps of the weights that the engine has; None if it has to get the present."""
         self._watched: list[Tensor] = []
         self._unchanged_steps = 0
 
@@ -118,8 +120,8 @@ class Policy:
         ends = stop_token_ids(self.model, self.renderer.tokenizer)
         with plain_tensors():
             engine.start(self.model, ends, self.renderer.max_model_len)
-        engine.version = -1
         self.engine = engine
+        self.synced = None
 
     # --- its use --------------------------------------------------------------------------------
 
@@ -134,13 +136,15 @@ class Policy:
         self.model.eval()
         with plain_tensors(), torch.no_grad():
             try:
-                if self.engine.version != version:
+                if self.synced != version:
                     started = seconds_now()
                     self.engine.sync(self.model, version)
+                    self.synced = version
                     seconds = seconds_now() - started
                 yield seconds
             finally:
-                self.engine.sleep()
+                if self.engine.sleep():
+                    self.synced = None
                 self.model.train(training)
 
     def logprobs(self, batch: "TrainBatch", temperature: float) -> Tensor:

@@ -135,11 +135,10 @@ class Driver:
                         else:
                             unfinished += 1
                             self._advance(_Running(index=index, job=job), None)
-                    self._progress.in_flight = len(self._waiting)
                     for output in self._engine.step() if self._waiting else ():
                         self._deliver(output)
-                        self._progress.in_flight = len(self._waiting)
-                    refresh()
+                    self._progress.in_flight = len(self._waiting)
+                    refresh(sum(running.round - 1 for running, _ in self._waiting.values()))
                     unfinished -= len(self._ended)
                     yield from self._ended
                     self._ended.clear()

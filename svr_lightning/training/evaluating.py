@@ -97,7 +97,7 @@ class PolicyModule(LightningModule):
         """Prepare the policy once, and start its engine."""
         self.read_policy()
         if hasattr(self.actor, "engine"):
-            self.actor.engine.version = -1  # each trainer counts its own steps
+            self.actor.synced = None  # each trainer counts its own steps
         else:
             device = "cpu" if self._trainer is None else self.trainer.strategy.root_device.type
             # Lightning has no name for a warm start, which trains as well.

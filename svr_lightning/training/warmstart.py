@@ -284,7 +284,7 @@ class WarmStart:
             seed=module.seed,
             step=1,
         )
-        module.actor.engine.version = -1  # not those that were synced
+        module.actor.synced = None  # training has changed them
         records = evaluator.solve(
             self.held_out,
             "held out",

@@ -446,12 +446,6 @@ def test_a_key_that_is_a_word_is_masked_in_errors_and_not_in_answers():
     assert said.text == "none of them"
 
 
-def test_a_long_key_is_in_no_part_of_an_answer():
-    mask = Mask([KEY, None])
-    said = read_answer(answer({"content": f"a {KEY}", "reasoning": KEY}), mask)
-    assert said.text == "<think>\n[key]</think>\na [key]"
-
-
 @pytest.mark.parametrize(
     ("choices", "text"),
     [

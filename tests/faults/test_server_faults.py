@@ -26,15 +26,13 @@ from tests.served import ASKED, chat, connected, in_front_of, proxy, serving, st
 SOUND = completion(SURE)
 
 
-@contextmanager
-def behind(*replies: Reply, **settings: Any) -> Iterator[tuple[str, Scripted]]:
+def behind(*replies: Reply, **settings: Any) -> Any:
     """The server in front of one that gives these replies and then sound ones."""
 
     def answer(body: dict[str, Any], number: int) -> Reply:
         return replies[number - 1] if number <= len(replies) else SOUND
 
-    with proxy(answer, **settings) as (url, upstream):
-        yield url, upstream
+    return proxy(answer, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -108,29 +106,19 @@ def test_a_fault_of_the_first_turn_is_a_400_or_429_of_a_stream_too():
 
 @contextmanager
 def hung() -> Iterator[tuple[str, threading.Event]]:
-    """A server that reads and never answers; the event says that a connection was closed."""
+    """A server that reads one request and never answers; the event says that its client left."""
     gone = threading.Event()
 
-    def read(connection: socket.socket) -> None:
+    def read() -> None:
+        connection, _ = listening.accept()
         with connection:
             while connection.recv(2**16):
                 pass
         gone.set()
 
-    def accept() -> None:
-        while True:
-            try:
-                connection, _ = listening.accept()
-            except OSError:
-                return
-            threading.Thread(target=read, args=(connection,), daemon=True).start()
-
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=accept, daemon=True)
-        thread.start()
+        threading.Thread(target=read, daemon=True).start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1", gone
-        listening.shutdown(socket.SHUT_RDWR)
-        thread.join()
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -205,45 +193,47 @@ USER = wrote("user", QUESTION)
     [
         (b"", "no JSON"),
         (b"[" * 100_000, "no JSON"),
-        ([], "the body: Expected `object`"),
+        (b"[]", "the body: Expected `object`"),
         ({"\ud800": 1}, "the body: 'utf-8' codec can't encode"),
         ({"messages": []}, "messages: Expected `array` of length >= 1"),
         ({"messages": [USER, wrote("assistant", "x")]}, "must be the user's"),
         (
-            {"messages": [wrote("usr", "x"), USER]},
+            wrote("usr", "x"),
             "messages[0].role: 'usr' is not one of assistant, developer, system, user; did you "
             "mean 'user'?",
         ),
         ({"messages": [USER, wrote("user", [{"text": " "}])]}, "user's question, with text"),
-        ({"messages": [wrote("user", "\ud800")]}, "messages[0]: 'utf-8' codec can't encode"),
+        (wrote("user", "\ud800"), "messages[0]: 'utf-8' codec can't encode"),
         (
-            {"messages": [wrote("assistant", "x", tool_calls=[{}]), USER]},
-            "messages[0].tool_calls: Expected `array` of length <= 0",
+            wrote("assistant", None, tool_calls=[{}]),
+            "messages[0].tool_calls is not supported: an answer is one text",
         ),
+        (wrote("assistant", None, audio={"id": "a"}), "messages[0].audio is not supported"),
+        (wrote("user", [{"type": "text"}]), "messages[0].content[0]: a part without text"),
         (
-            {"messages": [wrote("assistant", "x", function_call={}), USER]},
-            "messages[0].function_call: Expected `null`",
+            wrote("user", [{"type": "image_url", "text": "x"}]),
+            "messages[0].content[0].type: 'image_url' is not one of input_text, output_text, ",
         ),
+        ({"documents": [{"text": "x"}]}, "documents is not supported"),
+        ({"temperature": float("nan")}, "temperature: Expected `float` >="),
+        ({"tools": [{}]}, "tools is not supported"),
         (
-            {"messages": [wrote("user", [{"type": "image_url", "text": "x"}])]},
-            "messages[0].content[0].type: 'image_url' is not one of input_text, output_text, text",
-        ),
-        ({"messages": [USER], "documents": [{"text": "x"}]}, "documents is not supported"),
-        ({"messages": [USER], "temperature": float("nan")}, "temperature: Expected `float` >="),
-        ({"messages": [USER], "tools": [{}]}, "tools is not supported"),
-        (
-            {"messages": [USER], "svr": {"max_turn": 3}},
+            {"svr": {"max_turn": 3}},
             "svr: 'max_turn' is not one of threshold, max_turns, content; did you mean "
             "'max_turns'?",
         ),
-        ({"messages": [USER], "n": 2}, "n: '2' is not one of 1"),
-        ({"messages": [USER], "svr": {"max_turns": 11}}, "svr.max_turns must be at most 10"),
-        ({"messages": [USER], "svr": {"threshold": 2}}, "threshold=2.0 must lie in [0, 1]"),
-        ({"messages": [USER], "model": "other\x1b[31m"}, "no model 'other?[31m'"),
+        ({"n": 2}, "n: '2' is not one of 1"),
+        ({"svr": {"max_turns": 11}}, "svr.max_turns must be at most 10"),
+        ({"svr": {"threshold": 2}}, "threshold=2.0 must lie in [0, 1]"),
+        ({"model": "other\x1b[31m"}, "no model 'other?[31m'"),
     ],
 )
 def test_wrong_requests_are_refused_by_the_field(sound, body, words):
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    """``body`` is all of it, or what it has beside a question, or a message before that."""
+    data = body
+    if not isinstance(body, bytes):
+        fields = {"messages": [body, USER]} if "role" in body else {"messages": [USER], **body}
+        data = json.dumps(fields).encode()
     said = httpx.post(f"{sound}/chat/completions", content=data, headers=JSON_ALONE)
     assert said.status_code == (404 if "no model" in words else 400)
     assert words in message(said)

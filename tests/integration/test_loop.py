@@ -71,7 +71,7 @@ def test_each_rollout_is_sampled_by_the_weights_of_its_own_step(tmp_path):
     assert watch.versions == watch.steps
     assert len(set(watch.problems)) == 6
     model.configure_model()  # by another trainer, which counts its own steps: nothing is synced
-    assert model.engine.version == -1
+    assert model.actor.synced is None
 
 
 def test_several_updates_share_one_rollout(tmp_path):

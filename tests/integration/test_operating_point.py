@@ -190,7 +190,7 @@ def test_a_faulty_file_ends_the_command_before_the_policy_is_loaded(tuned, tmp_p
 def test_serve_keeps_a_certified_threshold_under_another_number_of_turns(tmp_path, capsys):
     rule = written(tmp_path).rule
     options = ["--task", "countdown", "--policy", str(tmp_path), "--max-turns", "3"]
-    controller = serve.make_settings(parser_of("serve").parse_args(options))
+    controller = serve.make_controller(parser_of("serve").parse_args(options))
     assert (controller.rule, controller.max_turns, controller.certificate) == (rule, 3, None)
     line = f"operating_point.json: stops at {rule}, and promises nothing for --max-turns"
     assert line in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """What a terminal shows while a run goes on."""
 
 import re
+from itertools import count
 
 import pytest
 
@@ -35,6 +36,17 @@ def test_an_evaluation_counts_its_turns_and_the_tokens_that_were_generated(monke
     assert (progress.done, progress.total, progress.turns, progress.in_flight) == (3, 3, 6, 0)
     assert progress.tokens == 6 * len(said)
     assert re.search(r"toy 3/3, .* tok/s, 6 turns, 0 in flight", capsys.readouterr().out)
+
+
+def test_the_turns_of_unfinished_problems_count_for_the_time_that_is_left(monkeypatch, capsys):
+    clock = count(0.0, 30.0)  # as often as a line is shown
+    monkeypatch.setattr("tqdm.std.time", lambda: next(clock))
+    engine = at_places(lambda *_: words(says("8+4-2", "CORRECT", 0.9)))
+    evaluator(engine, max_turns=2).solve(PROBLEMS, "toy")
+    shown = re.findall(r"toy 0/3, (\S+), (\S+) left", capsys.readouterr().out)
+    assert shown[0] == ("00:00", "?")
+    elapsed, left = shown[-1]
+    assert elapsed == left  # one of the two turns of each
 
 
 def test_a_training_shows_its_steps_in_eighty_columns(tmp_path, capsys):

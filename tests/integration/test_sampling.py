@@ -36,6 +36,7 @@ def shares(count: int = 2000, **sampling: Any) -> list[float]:
         ({"top_p": 0.9}, [0.15 / 0.95, 0.5 / 0.95, 0, 0.3 / 0.95]),
         # Of the two that top-k leaves, 0.5 / 0.8 = 0.625 is enough for a nucleus of 0.6.
         ({"top_k": 2, "top_p": 0.6}, [0, 1, 0, 0]),
+        ({"top_p": 1e-60}, [0, 1, 0, 0]),  # 0 in fp32, and the likeliest token is kept all the same
     ],
     ids=str,
 )

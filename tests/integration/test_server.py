@@ -205,6 +205,7 @@ def test_a_conversation_stands_before_the_question_and_what_is_empty_says_nothin
             {"role": "user", "content": "My name is Ann."},
             {"role": "assistant", "content": None, "refusal": "hi"},
             {"role": "assistant", "content": "", "tool_calls": []},
+            {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
             {"role": "user", "content": [*map(text, (parts[0], "", parts[1]))]},
         ],
         stop=["\n"],
@@ -216,7 +217,7 @@ def test_a_conversation_stands_before_the_question_and_what_is_empty_says_nothin
     assert first == [
         {"role": "system", "content": system["content"] + "\n\nBe brief."},
         {"role": "user", "content": "My name is Ann."},
-        {"role": "assistant", "content": "hi"},
+        {"role": "assistant", "content": "hi\n\nno"},
         question,
     ]
     assert second[:3] == first[:3]

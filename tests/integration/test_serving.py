@@ -45,9 +45,9 @@ class ServesBaseWeightsAfterAWake(Copying):
 
     slept = False
 
-    def sleep(self) -> None:
+    def sleep(self) -> bool:
         self.slept = True
-        self.version = -1
+        return True
 
 
 FAST = {"optimizer": OptimizerConfig(lr=5e-3)}
@@ -113,7 +113,7 @@ def test_an_engine_is_synced_once_for_a_rollout_and_an_evaluation_of_the_same_we
             assert not model.training
         assert model.training == training
     assert syncs == [0, 1]
-    serving.engine.version = -1
+    serving.synced = None
     with serving.sampling(1):
         pass
     assert syncs == [0, 1, 1]
@@ -141,8 +141,9 @@ def test_an_engine_works_outside_of_every_ambient_mode():
             seen.append(("step", *modes()))
             return super().step()
 
-        def sleep(self) -> None:
+        def sleep(self) -> bool:
             seen.append(("sleep", *modes()))
+            return False
 
     model, before = tiny_qwen3(), modes()
     torch.set_default_dtype(torch.bfloat16)

@@ -15,7 +15,6 @@ from svr_lightning.clients.connections import read_access
 from svr_lightning.control.backends import Upstream
 from svr_lightning.control.controller import Controller
 from svr_lightning.control.server import ChatServer as Server
-from svr_lightning.control.settings import Settings
 from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
 from tests.chat_server import (
@@ -185,7 +184,7 @@ def test_errors_have_the_schema_of_openai():
             assert said.status_code in (404, 405)
             error = said.json()["error"]
             assert error.keys() == {"message", "type", "param", "code"}
-            assert "the API is under /v1" in error["message"]
+            assert "there are POST /v1/chat/completions" in error["message"]
 
 
 def test_a_stream_has_comments_until_it_has_the_answer_in_short_lines():
@@ -260,7 +259,7 @@ def test_a_server_with_an_authority_a_query_and_a_header_of_its_own(monkeypatch)
     with ChatServer(lambda *_: completion(SURE), pem=PEM) as upstream:
         model = ChatModel(base_url=upstream.url, name="tiny", fields={"seed": None})
         access = read_access(None, *options, "--upstream-{}")
-        server = Server(Settings("countdown"), Upstream(model, access=access), model="svr")
+        server = Server(Controller(None, "countdown"), Upstream(model, access=access), model="svr")
         with serving(server) as url:
             assert chat(url, seed=7).json()["svr"]["ignored"] == ["seed"]  # which is not sent on
         assert upstream.paths == ["/v1/chat/completions?api-version=2024-10-21"]
