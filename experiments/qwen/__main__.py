@@ -14,13 +14,18 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def scores(run: TurnTable) -> dict[str, Array]:
-    """[N, T] What ranks the answers of N problems, T fresh turns each."""
-    return {
-        "stated": np.nan_to_num(run.confidence),
-        # A turn that was cut off states nothing.
-        "p_correct": np.where(np.isnan(run.verdict_probability), 0.0, says_correct(run)),
+    """[N, T] What ranks the answers of N problems, T fresh turns each.
+
+    No stop accepts a turn without a verdict, such as one that was cut off, so it ranks last.
+    """
+    ranked = {
+        "stated": run.confidence,
+        "p_correct": says_correct(run),
         "logprob_mean": run.solution_logprob,
         "logprob_sum": run.solution_logprob * run.completion_tokens,
+    }
+    return {
+        name: np.where(np.isnan(run.verdict_probability), -np.inf, ranked[name]) for name in ranked
     }
 
 

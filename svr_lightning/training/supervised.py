@@ -32,7 +32,7 @@ def train(
     *,
     steps: int,
     rate: float,
-    batch: int = 32,
+    batch: int,
     micro_batch: int = 16,
     checkpoint: Path | None = None,
 ) -> list[float]:

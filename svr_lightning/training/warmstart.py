@@ -207,22 +207,20 @@ class WarmStart:
         self.facts |= facts
         renderer = self.module.actor.renderer
         encoded = []
-        labels = []
         for document in self._documents(records):
             turn = encode(renderer, document, self.start.check_weight)
             learned = [
                 token for token, weight in zip(turn.ids, turn.weights, strict=True) if weight
             ]
-            same = renderer.completion_text(learned) == document.completion
-            if same and len(turn.ids) <= renderer.max_model_len:
+            fits = len(turn.ids) <= renderer.max_model_len
+            if fits and renderer.completion_text(learned) == document.completion:
                 encoded.append(turn)
-                labels.append(bool(document.correct))
-        right = sum(labels)
-        wrong = len(labels) - right
+        right = sum(turn.correct for turn in encoded)
+        wrong = len(encoded) - right
         enough = min(right, wrong) >= FEWEST
         seen = "".join(turn.text[-60:] for turn in answers[:1])
         require(
-            enough or (self.start.target == "random" and len(labels) >= FEWEST),
+            enough or (self.start.target == "random" and len(encoded) >= FEWEST),
             f"of the plain answers {right} right and {wrong} wrong ones could be written as turns, "
             f"and a self-check is learned from at least {FEWEST} of each: give more problems, "
             "easier or harder ones, a larger model.sampling.max_completion_tokens, or a "
@@ -272,10 +270,10 @@ class WarmStart:
     def _measure(self) -> dict[str, float | None]:
         """One sampled first turn on each held-out problem, its self-check decoded greedily.
 
-        A turn that was cut off states nothing. The log-probabilities are of the solution's tokens.
+        No stop accepts a turn that does not keep the form, such as one that was cut off. So it
+        ranks last; the confidence that it is read as would rank it above doubts that were stated.
         """
         module = self.module
-        renderer = module.actor.renderer
         turns: dict[str, Turn] = {}
         evaluator = Evaluator(
             module.actor,
@@ -290,30 +288,27 @@ class WarmStart:
             "held out",
             on_turn=lambda problem, turn: turns.update({problem.id: turn}),
         )
-        answered = [record for record in records if record.turns]
-        right = np.array([bool(record.turns[0].correct) for record in answered])
-        stated = np.array([record.turns[0].confidence for record in answered])
-        means = np.array([record.turns[0].solution_logprob or 0.0 for record in answered])
-        lengths = np.zeros(len(answered))
-        form = 0
-        for number, record in enumerate(answered):
-            turn = turns[record.id]
-            ids = turn.sampled.token_ids
-            check = self_check_start(turn.completion.text, turn.reading.check)
-            _, lengths[number] = renderer.tokens_of((0, check), ids)
-            form += evaluator.dialogue.formats(self.task, turn) == (1.0, 1.0)
+        answered = [(record.turns[0], turns[record.id]) for record in records if record.turns]
+        right = np.array([bool(seen.correct) for seen, _ in answered])
+        scores = np.full((3, len(answered)), -np.inf)
+        for number, (seen, turn) in enumerate(answered):
+            if evaluator.dialogue.formats(self.task, turn) == (1.0, 1.0):
+                solution = (0, self_check_start(turn.completion.text, turn.reading.check))
+                _, length = module.actor.renderer.tokens_of(solution, turn.sampled.token_ids)
+                mean = seen.solution_logprob or 0.0
+                scores[:, number] = seen.confidence, mean, mean * length
+        stated, means, sums = (finite(auroc(row, right)) for row in scores)
         return {
             "right": right.sum() / len(records),
-            "form": form / len(records),
-            "auroc_confidence": finite(auroc(stated, right)),
-            "auroc_logprob_mean": finite(auroc(means, right)),
-            "auroc_logprob_sum": finite(auroc(means * lengths, right)),
+            "form": np.isfinite(scores[0]).sum() / len(records),
+            "auroc_confidence": stated,
+            "auroc_logprob_mean": means,
+            "auroc_logprob_sum": sums,
         }
 
     def _minutes(self) -> float:
         """Since the last call."""
-        began = self._began
-        self._began = seconds_now()
+        began, self._began = self._began, seconds_now()
         return round((self._began - began) / 60, 1)
 
 
@@ -325,7 +320,8 @@ _MEASURED = """{n} held-out problems, one sampled turn each:
   form kept                              {form}
   AUROC of the stated confidence         {auroc_confidence}  (self-check decoded greedily)
   AUROC of the log-probability, mean     {auroc_logprob_mean}  (of the solution's tokens)
-  AUROC of the log-probability, sum      {auroc_logprob_sum}"""
+  AUROC of the log-probability, sum      {auroc_logprob_sum}
+In all three, turns that do not keep the form rank last."""
 
 
 def _check(dialogue: Dialogue, task: Task, count: int, start: WarmStartConfig) -> None:

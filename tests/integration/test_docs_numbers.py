@@ -3,9 +3,11 @@
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
 
 from experiments.qwen import __main__ as qwen
+from experiments.real.report import read
 from experiments.starts import pages
 from experiments.starts.picture import draw
 from svr_lightning.__main__ import main
@@ -195,14 +197,26 @@ def test_the_qwen_has_the_numbers_of_its_recordings():
     first_screen = flowing("README.md")
     assert f"AUROC of {known} (log-probabilities {free}, stated {stated};" in first_screen
     text = flowing("docs/results.md")
-    held_out = [
-        published(f"experiments/qwen/results/start{seed}.json")["held_out"]["auroc_confidence"]
-        for seed in (1, 2, 3)
-    ]
-    assert f"confidence is {three(held_out)}" in text
-    for later in ("second1", "third1"):
-        found = published(f"experiments/qwen/results/{later}.json")["held_out"]
-        assert f"confidence has {found['auroc_confidence']:.3f} on 200 held-out" in text
+    second, fourth = (
+        {name: f"{value:.3f}" for name, value in found["held_out"].items()}
+        for found in (
+            published(f"experiments/qwen/results/{start}1-again.json")
+            for start in ("second", "fourth")
+        )
+    )
+    assert f"it states {second['auroc_confidence']}** on 200 held-out problems" in text
+    mean, total = second["auroc_logprob_mean"], second["auroc_logprob_sum"]
+    assert f"the mean ({mean}) and the sum ({total}) of the log-prob" in text
+    assert f"{fourth['auroc_confidence']} on the 200 problems" in text
+    assert f"the sum has {fourth['auroc_logprob_sum']}" in text
+
+
+def test_a_turn_of_the_qwen_without_a_verdict_ranks_last_in_every_score():
+    (run,) = read(qwen.RESULTS / "third1-fresh.jsonl.gz").values()
+    silent = np.isnan(run.verdict_probability)
+    assert silent.sum() == 38
+    for name, score in qwen.scores(run).items():
+        assert score[silent].max() < score[~silent].min(), name
 
 
 BENCH = {
