@@ -251,14 +251,20 @@ class SVRCommandLine(LightningCLI):
             rank_zero_info(f"next: {program()} report {method}={judged} --out {out}")
 
     def before_validate(self) -> None:
-        """Refuse ``--ckpt_path last`` if there is no checkpoint."""
+        """Refuse a checkpoint that is not there, or that Lightning would look for by itself."""
+        path = self.config_init[self._command].ckpt_path
         require(
-            self._ckpt_path != "last" or bool(self.trainer.last_checkpoints),
+            path not in ("", "best", "hpc"),
+            f"--ckpt_path {path}: give a checkpoint's file, or last",
+        )
+        begins = self._command == "fit"  # a resumable training may not have begun
+        require(
+            path != "last" or begins or bool(self.trainer.last_checkpoints),
             f"--ckpt_path last: there is no checkpoint under {self.trainer.default_root_dir}; give "
             "the run's --trainer.default_root_dir, or a file",
         )
 
-    before_test = before_predict = before_export = before_validate
+    before_fit = before_test = before_predict = before_export = before_validate
 
     def after_validate(self) -> None:
         """Show the results that the evaluation wrote; without any, name the file of its samples."""
@@ -270,13 +276,6 @@ class SVRCommandLine(LightningCLI):
             print(folder / SAMPLES)
 
     after_test = after_predict = after_validate
-
-    @property
-    def _ckpt_path(self) -> str | None:
-        path: str | None = self.config_init[self._command].ckpt_path
-        named = path not in ("", "best", "hpc")  # what Lightning would look for by itself
-        require(named, f"--ckpt_path {path}: give a checkpoint's file, or last")
-        return path
 
     def _parse_ckpt_path(self) -> None:
         """Configuration files and flags win over the hyperparameters in a checkpoint."""
