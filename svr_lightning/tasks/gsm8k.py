@@ -126,8 +126,8 @@ class GSM8K(Task):
 
     def extract_answer(self, completion: str) -> str | None:
         """The number as written in the last block, else in the final 500 characters."""
-        end = final_part(completion)[-_FALLBACK_CHARACTERS:]
-        return _candidate(last_answer(completion) or "") or _candidate(end)
+        answer = _candidate(last_answer(completion) or "")
+        return answer or _candidate(final_part(completion)[-_FALLBACK_CHARACTERS:])
 
     def answer_form(self, answer: str) -> AnswerForm | None:
         """The number, None where there is none."""
