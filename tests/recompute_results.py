@@ -1,13 +1,7 @@
-"""Recompute every number of a results.json from the samples.jsonl beside it.
-
-Shares no code with the package. Usage: python tests/recompute_results.py eval/after
-Exits with 1 and names each number that differs, is missing or is not accounted for.
-"""
+"""Every number of a results.json, computed from the samples beside it by code of its own."""
 
 import json
 import math
-import sys
-from pathlib import Path
 from statistics import NormalDist
 
 MATH_5 = ["math500", "aime26", "amc23", "olympiadbench", "minerva_math"]
@@ -135,6 +129,7 @@ def macro(datasets, names, metrics):
 
 
 def recompute(samples):
+    """From the path of a samples.jsonl to the ``datasets`` and ``macro`` of its results."""
     rows = [json.loads(line) for line in samples.read_text(encoding="utf-8").splitlines() if line]
     names = list(dict.fromkeys(row["dataset"] for row in rows))
     datasets = {d: dataset_values([row for row in rows if row["dataset"] == d]) for d in names}
@@ -146,34 +141,3 @@ def recompute(samples):
         "datasets": datasets,
         "macro": {part: macro(datasets, names, metrics) for part, names in averages.items()},
     }
-
-
-def differences(path, stored, found):
-    if isinstance(stored, dict) and isinstance(found, dict):
-        for key in sorted(stored.keys() | found.keys()):
-            if key not in stored or key not in found:
-                yield f"{path}.{key} is only in {'the results' if key in stored else 'samples'}"
-            else:
-                yield from differences(f"{path}.{key}", stored[key], found[key])
-    elif isinstance(stored, list) and isinstance(found, list) and len(stored) == len(found):
-        for index, pair in enumerate(zip(stored, found, strict=True)):
-            yield from differences(f"{path}[{index}]", *pair)
-    elif isinstance(stored, int | float) and isinstance(found, int | float):
-        if not math.isclose(stored, found, rel_tol=1e-9, abs_tol=1e-12):
-            yield f"{path} is {stored} in the results and {found} from samples"
-    elif stored != found:
-        yield f"{path} is {stored} in the results and {found} from samples"
-
-
-def main(folder):
-    stored = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    stated = {key: stored.get(key) for key in ("datasets", "macro")}
-    lines = list(differences("results", stated, recompute(folder / "samples.jsonl")))
-    print("\n".join(lines) or f"{folder}: every number agrees")
-    return 1 if lines else 0
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    sys.exit(main(Path(sys.argv[1])))

@@ -11,9 +11,7 @@ from torchmetrics import MetricCollection
 from svr_lightning.analysis.metrics import measure_all, named_metrics
 from svr_lightning.callbacks.before_after import print_comparison
 from svr_lightning.core.metrics import DEFINITIONS, Definition, auroc, quotient, share
-from svr_lightning.core.types import Verdict
 from svr_lightning.metrics import (
-    VERDICT_CODES,
     AcceptedAccuracy,
     AcceptedShare,
     AnyTurnAccuracy,
@@ -35,45 +33,37 @@ from svr_lightning.report.runs import read_methods
 from svr_lightning.report.tables import all_tables
 from tests.trajectories import EXPECTED, adaptive, record, save, summarize, turn_tables
 
-C, N, U = (VERDICT_CODES[v] for v in (Verdict.CORRECT, Verdict.INCORRECT, Verdict.UNSURE))
+TABLE = turn_tables(adaptive())["toy"]
+KINDS = {
+    FinalAccuracy: "accuracy",
+    FirstTurnAccuracy: "first_turn_accuracy",
+    AnyTurnAccuracy: "any_turn_accuracy",
+    MeanTurns: "turns",
+    PromptTokens: "avg_prompt_tokens",
+    CompletionTokens: "avg_completion_tokens",
+    TotalTokens: "avg_total_tokens",
+    EarlyStopRate: "esr",
+    PrematureStopError: "pse",
+    AcceptedShare: "accepted",
+    AcceptedAccuracy: "accepted_accuracy",
+    VerdictAccuracy: "verdict_accuracy",
+    ConfidenceAUROC: "auroc",
+    BrierScore: "brier",
+    Overconfidence: "overconfidence",
+    RiskCoverageArea: "aurc",
+}
+each_metric = pytest.mark.parametrize(("kind", "name"), KINDS.items())
 
-# The six trajectories of trajectories.py, per example and per observed turn.
-FINAL = tensor([True, False, True, True, False, False])
-EARLY = tensor([True, True, True, False, False, False])
-ACCEPTED = tensor([True, True, True, True, False, True])
-RETURNED = tensor([0.95, 0.9, 0.85, 0.99, 0.5, 0.9], dtype=torch.float64)
-VERDICT = tensor([C, C, C, C, N, U, C, C, N, U, C, N, C])
-CONFIDENCE = tensor(
-    [0.95, 0.9, 1.0, 0.85, 0.2, 0.5, 0.99, 0.8, 0.3, 0.5, 0.8, 0.6, 0.9], dtype=torch.float64
-)
-CORRECT = tensor([1, 0, 0, 1, 0, 0, 1, 1, 0, 0, 0, 1, 0])
 
-BY_HAND = [
-    (FinalAccuracy, (FINAL,), "accuracy"),
-    (FirstTurnAccuracy, (tensor([1, 0, 0, 0, 1, 0]),), "first_turn_accuracy"),
-    (AnyTurnAccuracy, (tensor([1, 0, 1, 1, 1, 1]),), "any_turn_accuracy"),
-    (MeanTurns, (tensor([1, 1, 2, 3, 3, 3]),), "turns"),
-    (PromptTokens, (tensor([100, 100, 300, 600, 600, 600]),), "avg_prompt_tokens"),
-    (CompletionTokens, (tensor([50, 60, 552, 60, 6, 300]),), "avg_completion_tokens"),
-    (TotalTokens, (tensor([150, 160, 852, 660, 606, 900]),), "avg_total_tokens"),
-    (EarlyStopRate, (EARLY,), "esr"),
-    (PrematureStopError, (EARLY, FINAL), "pse"),
-    (AcceptedShare, (ACCEPTED,), "accepted"),
-    (AcceptedAccuracy, (ACCEPTED, FINAL), "accepted_accuracy"),
-    (VerdictAccuracy, (VERDICT, CORRECT), "verdict_accuracy"),
-    (ConfidenceAUROC, (CONFIDENCE, CORRECT), "auroc"),
-    (BrierScore, (CONFIDENCE, CORRECT), "brier"),
-    (Overconfidence, (VERDICT, CORRECT), "overconfidence"),
-    (RiskCoverageArea, (RETURNED, FINAL), "aurc"),
-]
-each_metric = pytest.mark.parametrize(
-    ("kind", "columns", "name"), BY_HAND, ids=[kind.__name__ for kind, _, _ in BY_HAND]
-)
-Columns = tuple[torch.Tensor, ...]
+def columns_of(name: str) -> dict[str, torch.Tensor]:
+    """Of the six trajectories of trajectories.py, per example or per observed turn."""
+    rows = TABLE.rows_of(name)
+    return {column: torch.from_numpy(rows[column]) for column in DEFINITIONS[name].columns}
 
 
 @each_metric
-def test_a_metric_equals_the_number_worked_out_by_hand_however_its_rows_come(kind, columns, name):
+def test_a_metric_equals_the_number_worked_out_by_hand_however_its_rows_come(kind, name):
+    columns = [*columns_of(name).values()]
     whole = kind()
     whole.update(*columns)
     assert whole.compute().dtype == torch.float64
@@ -87,11 +77,12 @@ def test_a_metric_equals_the_number_worked_out_by_hand_however_its_rows_come(kin
     assert math.isnan(empty.compute())
     whole.merge_state(empty)
     assert split.compute() == whole.compute()
-    assert kind.higher_is_better is DEFINITIONS[name].higher_is_better
+    assert (kind.name, kind.higher_is_better) == (name, DEFINITIONS[name].higher_is_better)
 
 
 @each_metric
-def test_rows_with_an_id_count_once_and_rows_without_all_count(kind, columns, name):
+def test_rows_with_an_id_count_once_and_rows_without_all_count(kind, name):
+    columns = [*columns_of(name).values()]
     ids = torch.arange(len(columns[0])) + 2**62
     metric = kind()
     metric.update(*columns, example_ids=ids)
@@ -109,7 +100,7 @@ def test_rows_with_an_id_count_once_and_rows_without_all_count(kind, columns, na
 
 def test_a_collection_gives_each_metric_its_own_columns():
     collection = MetricCollection([FinalAccuracy(), FirstTurnAccuracy()])
-    collection.update(final_correct=FINAL, first_correct=tensor([1, 0, 0, 0, 1, 0]))
+    collection.update(**columns_of("accuracy"), **columns_of("first_turn_accuracy"))
     assert collection.compute() == {"FinalAccuracy": 1 / 2, "FirstTurnAccuracy": 1 / 3}
 
 
@@ -162,19 +153,6 @@ def test_sums_are_exact_beyond_what_float32_holds():
 def test_what_a_column_cannot_hold_is_refused(update, message):
     with pytest.raises(ValueError, match=message):
         update()
-
-
-def test_aurocs_of_first_and_returned_turns_count_a_problem_once_however_often_it_repeats():
-    """A doubted wrong answer that is repeated ten times is ten turns of the paper's AUROC."""
-    rows = [
-        record("right", (True, "C", 0.9, 1), early=True),
-        record("doubted but right", (True, "U", 0.4, 1), (True, "C", 0.9, 1), early=True),
-        record("wrong", *[(False, "U", 0.5, 1)] * 10),
-    ]
-    found = summarize(rows)["datasets"]["toy"]
-    assert found["auroc"] == (10 + 0 + 10) / 30
-    assert found["auroc_first_turn"] == 1 / 2
-    assert found["auroc_returned"] == 1.0
 
 
 def test_a_metric_that_is_added_to_the_list_is_in_results_logs_tables_and_report(
