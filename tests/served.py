@@ -76,16 +76,17 @@ def proxy(answer: Answer, **settings: Any) -> Iterator[tuple[str, Scripted]]:
 def started(*options: str, files: int = 4096) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     """``serve`` in a process of its own, on a free port: its base URL, and the process.
 
-    It has at most so many file descriptors.
+    It has at most so many file descriptors. ``said`` is what it has printed by then.
     """
     command = ["sh", "-c", f'ulimit -n {files}; exec "$0" "$@"']
     command += [sys.executable, "-m", "svr_lightning", "serve", *options, "--port", "0"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, **pipes, text=True) as process:
         try:
-            line = next(line for line in process.stdout if line.startswith("serving "))
-            process.said = line
-            yield line.split()[-1], process
+            process.said = said = []
+            while not (said and said[-1].startswith("serving ")):
+                said.append(next(process.stdout).rstrip("\n"))
+            yield said[-1].split()[-1], process
         finally:
             process.kill()
 

@@ -154,7 +154,7 @@ class Certificate(Struct, frozen=True, kw_only=True):
         """Why it cannot be known to cover any answer: nothing says how the samples were drawn."""
         if "temperature" in self.decoding:
             return ()
-        return ("made from a log: prompts, policy and decoding are not recorded",)
+        return ("made from a log: prompts, policy and decoding are unknown",)
 
     @property
     def of_all(self) -> bool:

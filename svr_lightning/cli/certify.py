@@ -1,20 +1,23 @@
-r"""A threshold with guaranteed error rates on new problems, at a stated confidence.
+r"""A threshold whose error rates are guaranteed on new problems.
 
-The recording holds every turn of every problem, and results.json the stopping rule whose threshold
-is chosen:
+The recording holds every turn of every problem, and results.json the stopping
+rule whose threshold is chosen:
 
     svr validate --config ... --record
     svr certify RUN/eval/validate --max-pse 0.10
 
-A promise is a guaranteed limit. Of the thresholds that keep all promises and accept any answer, the
-one with the fewest tokens is chosen. It is measured on the problems that are not used for
-calibration: a random part (--calibrate-on) or the last ones (--check-last). --check tests a
-certificate on another recording, --plan says how many labels a promise needs. A file may stand in
-place of the folder: the log of another program, with a row per turn, whose columns --columns names.
-`svr certify embedded:log --max-wrong-accepted 0.2` tries it. See docs/certificates.md.
+A promise is a limit that holds at the stated --confidence. Of the thresholds
+that keep all promises and accept any answer, the one with the fewest tokens is
+chosen. It is measured on the problems that are not used for calibration: a
+random part (--calibrate-on) or the last ones (--check-last). --check tests a
+certificate on another recording, --plan says how many labels a promise needs.
+A file may stand in place of the folder: the log of another program, with a row
+per turn, whose columns --columns names. `svr certify embedded:log
+--max-wrong-accepted 0.2` tries it. See docs/certificates.md.
 
-Exit code 0: certified, or no drift was found; 1: nothing can be certified, or a promise does not
-hold on the problems kept for checking; 2: an error of the user.
+Exit code 0: certified, or no drift was found; 1: nothing can be certified, or
+a promise does not hold on the problems kept for checking; 2: an error of the
+user.
 """
 
 import argparse

@@ -18,7 +18,7 @@ USER_FAULT = 2
 
 TRAINING = {
     "warmstart": "teach a policy the form of self-checked turns on its own answers",
-    "fit": "train, with validations and a comparison before and after on held-out problems",
+    "fit": "train, and compare before and after on held-out problems",
     "validate": "adaptive inference on the validation sets",
     "test": "adaptive inference on the test sets",
     "predict": "answer questions of your own, turn by turn",
@@ -29,7 +29,7 @@ READING = {
     "certify": "a threshold with guaranteed error rates on new problems",
     "report": "figures, tables and a page to read",
 }
-SERVING = {"serve": "a chat-completions server that refines each answer until a rule stops it"}
+SERVING = {"serve": "a chat server that refines each answer until a rule stops it"}
 
 
 def _listed(commands: dict[str, str]) -> str:
@@ -38,8 +38,8 @@ def _listed(commands: dict[str, str]) -> str:
 
 _HELP = """usage: {program} [-h] [--version] COMMAND ...
 
-Self-Verifying Refinement: train policies that judge their own answers and stop when they are
-confident.
+Self-Verifying Refinement: train policies that judge their own answers and
+stop when they are confident.
 
 {training}
 
@@ -51,18 +51,20 @@ For other programs:
 
 {serving}
 
-Configurations are given by name or as files; later ones win, and flags win over all:
+Configurations are given by name or as files; later ones win, then flags:
 
   {program} fit --config countdown_tiny
   {program} fit --config gsm8k --config hardware/1gpu --trainer.max_steps 100
   {program} test --config countdown_tiny --record
   {program} predict --config countdown_tiny --question "3 5 8 = 16"
 
-validate, test and predict also run a policy behind a server with the OpenAI protocol. Its
-key is in OPENAI_API_KEY or in the variable that --model.engine.api_key_env names:
+validate, test and predict also run a policy behind a server with the OpenAI
+protocol. Its key is in OPENAI_API_KEY or in the variable that
+--model.engine.api_key_env names:
 
   {program} test --config gsm8k --model.engine OpenAIEngine \\
-      --model.engine.base_url http://127.0.0.1:8000/v1 --model.engine.model_name NAME
+      --model.engine.base_url http://127.0.0.1:8000/v1 \\
+      --model.engine.model_name NAME
 
 `COMMAND --help` explains a command.
 """

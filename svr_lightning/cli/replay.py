@@ -5,14 +5,16 @@ The recording holds T_max turns of every problem:
     svr test --config ... --record
     svr replay RUN/eval/test
 
-Evaluates the stopping rule of the run, fixed budgets K = 1 to T_max, and thresholds. Writes
-replay.json. The terminal shows the averages of the paper's data sets, and each data set that is in
-none of them. --compare-stops adds rules that need no self-check (docs/stopping.md) and compares all
-within the same tokens: those of the run's rule, or --budget.
+Evaluates the stopping rule of the run, fixed budgets K = 1 to T_max, and
+thresholds. Writes replay.json. The terminal shows the averages of the paper's
+data sets, and each data set that is in none of them. --compare-stops adds
+rules that need no self-check (docs/stopping.md) and compares all within the
+same tokens: those of the run's rule, or --budget.
 
-Fresh turns (model.evaluation.fresh_turns) are independent samples, so majority voting is evaluated
-too. Maj@k is the accuracy of the answer that most of k samples give, averaged over draws of k; ties
-go to the answer that was sampled first, and answers that cannot be read do not vote.
+Fresh turns (model.evaluation.fresh_turns) are independent samples, so majority
+voting is evaluated too. Maj@k is the accuracy of the answer that most of k
+samples give, averaged over draws of k; ties go to the answer that was sampled
+first, and answers that cannot be read do not vote.
 """
 
 import argparse

@@ -3,11 +3,12 @@
     svr report SVR=RUN/eval/test --out report
     svr report SVR=A/eval/test SVR=B/eval/test GRPO=C/eval/test
 
-A repeated name adds data sets that it lacks, or otherwise another seed of the method: values are
-then means with standard deviations. If every turn was recorded (--record), the stopping rule of the
-run's configuration is replayed, and fixed budgets and thresholds are shown too. Of recorded fresh
-turns, majority votes are shown as well. Writes index.html, tables.tex, tables.md, and figures/ with
-the numbers of each figure.
+A repeated name adds data sets that it lacks, or otherwise another seed of the
+method: values are then means with standard deviations. If every turn was
+recorded (--record), the stopping rule of the run's configuration is replayed,
+and fixed budgets and thresholds are shown too. Of recorded fresh turns,
+majority votes are shown as well. Writes index.html, tables.tex, tables.md, and
+figures/ with the numbers of each figure.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Serve the chat-completions API: each answer is refined until the stopping rule accepts it.
+"""Serve chat completions: each answer is refined until a rule accepts it.
 
     svr serve --task gsm8k --upstream http://127.0.0.1:8000/v1 --model NAME
     svr serve --task countdown --policy embedded:countdown-tiny
 
-The first command is a proxy in front of any server that speaks the protocol, such as ``vllm
-serve``; the second runs a policy with the transformers engine.
+The first command is a proxy in front of any server that speaks the protocol,
+such as `vllm serve`; the second runs a policy with the transformers engine.
 The extra "serve" has what it needs. Guide: docs/serving.md.
 """
 
@@ -24,7 +24,7 @@ from svr_lightning.analysis.operating_point import (
     unsent,
 )
 from svr_lightning.clients.chat_model import ChatModel, check_fields
-from svr_lightning.clients.connections import check_url, read_access, read_key
+from svr_lightning.clients.connections import check_url, read_access, read_key, version_hint
 from svr_lightning.control.backends import Backend, EngineBackend, Upstream
 from svr_lightning.control.controller import Controller, Otherwise
 from svr_lightning.control.protocol import Content
@@ -53,8 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--escalate", metavar="URL", help="ask a second model once if no turn is accepted")
     add("--escalate-model", metavar="NAME", help="name of the model at --escalate")
-    shown = "what a message holds: the answer's text (default), or the turn as the model wrote it"
-    add("--content", choices=get_args(Content), default="answer", help=shown)
+    add(
+        "--content",
+        choices=get_args(Content),
+        default="answer",
+        help="what a message holds: the answer's text (default), or the turn as the model wrote it",
+    )
     add("--log", choices=["requests"], help="print a line per request on standard error")
     add("--host", default="127.0.0.1", help="address to listen on (default: only this machine)")
     add("--port", type=int, default=8080, help="0 chooses a free one (default 8080)")
@@ -64,8 +68,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         help="tokens of a prompt with its completion, for --policy (8192); prompts get half",
     )
-    template = '{"enable_thinking": false}'
-    add("--chat-template-kwargs", metavar="JSON", type=json_object, default=template)
+    add(
+        "--chat-template-kwargs",
+        metavar="JSON",
+        type=json_object,
+        default='{"enable_thinking": false}',
+        help="for the model's chat template (%(default)s); {} if its server takes none",
+    )
     for server in ("upstream", "escalate"):
         _add_server_options(parser, server)
     add(
@@ -117,30 +126,29 @@ def run(options: argparse.Namespace) -> int:
             signal.signal(number, running.handle_exit)
         port = listening.getsockname()[1]
         host = f"[{options.host}]" if ":" in options.host else options.host
-        print(f"serving {describe(server, options)} at http://{host}:{port}/v1", flush=True)
+        print(describe(server.controller, options))
+        print(f"serving {options.model or 'svr'} at http://{host}:{port}/v1", flush=True)
         running.run(sockets=[listening])
     return 0
 
 
-def describe(server: Any, options: argparse.Namespace) -> str:
-    """The model, when it stops, what is certified, and what becomes of the rest."""
-    controller = server.controller
+def describe(controller: Controller, options: argparse.Namespace) -> str:
+    """When it stops, what is certified, and what becomes of the rest; on a line each."""
     turns = controller.max_turns
-    parts = [
-        f"{options.model or 'svr'}: stops at {controller.rule}",
-        f"at most {turns} turn{'s' if turns > 1 else ''}",
-    ]
+    lines = [f"stops at {controller.rule}; at most {turns} turn{'s' if turns > 1 else ''}"]
     certificate = controller.certificate
     if certificate is None:
-        parts.append("no certificate")
+        lines.append("no certificate")
     else:
-        promises = ", ".join(certificate.promises)
         which = "all answers" if certificate.of_all else "accepted answers alone"
-        parts.append(f"certificate {certificate.id} ({promises}) of {which}")
-        parts += (f"it covers no answer: {reason}" for reason in certificate.unrecorded)
+        lines += [
+            f"certificate {certificate.id} of {which}:",
+            f"  {', '.join(certificate.promises)}",
+            *(f"  covers no answer: {reason}" for reason in certificate.unrecorded),
+        ]
     if options.escalate is not None:
-        parts.append(f"unsure answers go to {options.escalate_model}")
-    return "; ".join(parts) + ";"
+        lines.append(f"unsure answers go to {options.escalate_model}")
+    return "\n".join(lines)
 
 
 def make_server(options: argparse.Namespace) -> Any:
@@ -151,8 +159,7 @@ def make_server(options: argparse.Namespace) -> Any:
         given = dict(pair.partition("=")[::2] for pair in options.limit)
         limits = convert(given, Limits, strict=False)
     except ValueError as error:
-        message = f"--limit {field_error(error, 'NAME=NUMBER', Limits)}"
-        raise ConfigError(message) from error
+        raise ConfigError(f"--limit {field_error(error, 'NAME=NUMBER', Limits)}") from error
     key = read_key(options.key_env, "--key-env")
     require(
         key is not None or is_loopback(options.host),
@@ -246,8 +253,8 @@ def _stronger(options: argparse.Namespace, certificate: Certificate | None) -> U
         "--escalate: the certificate promises something of all answers, and knows nothing of the "
         "second model's; certify --max-pse or --max-wrong-accepted, or leave out --escalate",
     )
-    name = "the second model's server"
-    return _server(options, "escalate", name=options.escalate_model, called=name)
+    called = "the second model's server"
+    return _server(options, "escalate", called, name=options.escalate_model)
 
 
 def _refuse_options_of(options: argparse.Namespace, where: str) -> None:
@@ -268,6 +275,8 @@ def _server(
         f"; a query belongs in --{where}-query, and a key in --{where}-key-env or "
         f"--{where}-headers",
     )
+    if hint := version_hint(given[where]):
+        print(f"--{where} {given[where]}{hint}")
     access = read_access(
         read_key(given[f"{where}_key_env"], f"--{where}-key-env"),
         given[f"{where}_headers"],

@@ -177,7 +177,7 @@ class Connections:
             limit = f"no answer within {timeout:.4g} seconds"
             raise ServerError(limit, temporary=True, status=TIMED_OUT) from error
         except httpx.RequestError as error:
-            message = self.mask.line(format_exception(error))
+            message = self.mask.line(f"{url}: {format_exception(error)}")
             if "CERTIFICATE_VERIFY_FAILED" in message:
                 message += _OF_ITS_AUTHORITY
             raise ServerError(message + _through(url), temporary=True) from error
@@ -189,8 +189,8 @@ class Connections:
         if response.has_redirect_location:
             target = self.mask.line(response.headers["location"])
             message = f"a redirect to {target}; give that address"
-        if status == 404 and url.endswith("/chat/completions") and "/v" not in httpx.URL(url).path:
-            message += "; the address usually ends in /v1"
+        if status == 404:
+            message += version_hint(url)
         retry_after = response.headers.get("retry-after", "")
         readable = retry_after and retry_after.isascii() and retry_after.isprintable()
         raise ServerError(
@@ -287,6 +287,11 @@ def read_access(
     return Access(key=key, secrets=secrets, **read)
 
 
+def version_hint(url: str) -> str:
+    """What to try if an address names no version, which few servers do without; else nothing."""
+    return "" if "/v" in httpx.URL(url).path else "; the address usually ends in /v1"
+
+
 def check_url(url: str, option: str, instead: str) -> None:
     """Refuse what is not a plain address. The message names the option and shows no password.
 
@@ -309,5 +314,7 @@ def check_url(url: str, option: str, instead: str) -> None:
         not (address.userinfo or address.query or address.fragment),
         f"{option} must be an address alone, without user, password or query{instead}",
     )
-    ends = not url.rstrip("/").endswith("/completions")
-    require(ends, f"{option} ends before /chat/completions, usually in /v1")
+    require(
+        not url.rstrip("/").endswith("/completions"),
+        f"{option} ends before /chat/completions, usually in /v1",
+    )

@@ -83,7 +83,8 @@ def test_a_server_that_is_down_is_reported_and_used_again_when_it_is_back():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with serving(in_front_of(f"http://127.0.0.1:{port}/v1")) as url:
-        assert "the model's server: ConnectError" in message(chat(url))
+        asked = f"http://127.0.0.1:{port}/v1/chat/completions"
+        assert f"the model's server: {asked}: ConnectError" in message(chat(url))
         with Scripted(lambda body, number: SOUND, port=port):
             assert chat(url).status_code == 200
 

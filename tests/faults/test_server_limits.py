@@ -9,6 +9,8 @@ import httpx
 import pytest
 
 from svr_lightning.__main__ import main
+from svr_lightning.cli.main import parser_of
+from svr_lightning.cli.serve import make_server
 from svr_lightning.control.listening import most_connections
 from svr_lightning.control.server import Limits
 from tests.chat_server import SURE, Reply, completion
@@ -181,11 +183,16 @@ def test_a_proxy_in_the_way_is_named_without_its_password(monkeypatch):
     assert "hunter2" not in message
 
 
-def test_an_address_without_its_version_is_a_hint():
+def test_an_address_without_its_version_is_a_hint(capsys):
+    """When ``serve`` starts, and to a client."""
+    hint = "; the address usually ends in /v1"
+    words = "--upstream http://h:1 --model m --escalate http://h/v1beta --escalate-model s"
+    make_server(parser_of("serve").parse_args(["--task", "countdown", *words.split()]))
+    assert capsys.readouterr().out == f"--upstream http://h:1{hint}\n"
     with (
         Scripted(lambda *_: Reply(b"Not Found", 404)) as other,
         serving(in_front_of(other.url.removesuffix("/v1"))) as url,
     ):
         said = chat(url)
         assert said.status_code == 404
-        assert "Not Found; the address usually ends in /v1" in said.json()["error"]["message"]
+        assert f"Not Found{hint}" in said.json()["error"]["message"]

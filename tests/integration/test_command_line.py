@@ -63,13 +63,15 @@ def test_commands_that_read_files_do_not_import_torch(command, tmp_path):
 
 
 def test_help_and_errors_name_the_program_that_was_called(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     for called, program in (
         ("/usr/bin/svr", "svr"),
         (str(ROOT / "svr_lightning" / "__main__.py"), "python -m svr_lightning"),
     ):
         monkeypatch.setattr(sys, "argv", [called])
         assert main([]) == 0
-        assert f"\n  {program} fit --config countdown_tiny\n" in capsys.readouterr().out
+        shown = capsys.readouterr().out
+        assert f"\n  {program} fit --config countdown_tiny\n" in shown
         assert main(["report"]) == 2
         error = capsys.readouterr().err
         assert error.startswith(f"{program}: error: ")
@@ -77,6 +79,9 @@ def test_help_and_errors_name_the_program_that_was_called(capsys, monkeypatch):
         for command in (*READING, *SERVING):
             text = parser_of(command).format_help()
             assert set(re.findall(r"\b(svr|python -m svr_lightning) [a-z]+ ", text)) == {program}
+            shown += text
+        longest = max(shown.splitlines(), key=len)
+        assert len(longest) <= 80 or program != "svr", longest
 
 
 def test_a_configuration_is_found_by_name_or_path(tmp_path, monkeypatch):

@@ -295,10 +295,11 @@ def test_the_command_says_what_it_serves_and_logs_on_standard_error(tmp_path):
             assert chat(url).json()["choices"][0]["message"]["content"] == "4"
             assert "outcome=escalated turns=1" in process.stderr.readline()
         assert len(second.bodies) == 1
-    said = process.said
-    for words in (
-        "serving tiny: stops at CORRECT at confidence >= 0.9; at most 1 turn; ",
-        f"certificate {found.id} (wrong_accepted at most 0.1, confidence 0.9) of accepted answers",
-        "unsure answers go to strong; at http://127.0.0.1:",
-    ):
-        assert words in said
+    *said, where = process.said
+    assert said == [
+        "stops at CORRECT at confidence >= 0.9; at most 1 turn",
+        f"certificate {found.id} of accepted answers alone:",
+        "  wrong_accepted at most 0.1, confidence 0.9",
+        "unsure answers go to strong",
+    ]
+    assert where.startswith("serving tiny at http://127.0.0.1:")

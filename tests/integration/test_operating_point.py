@@ -229,10 +229,10 @@ def test_serve_says_of_a_logs_certificate_how_few_turns_it_has_and_that_it_cover
     file = tmp_path / "certificate.json"
     options = ["--task", "gsm8k", "--upstream", "http://h/v1", "--model", "m"]
     parsed = parser_of("serve").parse_args([*options, "--certificate", str(file)])
-    line = serve.describe(serve.make_server(parsed), parsed)
-    assert "at most 1 turn;" in line
-    reason = "made from a log: prompts, policy and decoding are not recorded"
-    assert f"it covers no answer: {reason}" in line
+    stops, _, _, reason = serve.describe(serve.make_server(parsed).controller, parsed).splitlines()
+    assert stops.endswith("; at most 1 turn")
+    said = "  covers no answer: made from a log: prompts, policy and decoding are unknown"
+    assert reason == said
     assert "and T_max 1, the turns of its recording, alone" in refused(
         capsys, "serve", *options, "--certificate", file, "--max-turns", "3"
     )

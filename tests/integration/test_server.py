@@ -174,7 +174,7 @@ def test_a_request_sets_threshold_turns_and_sampling(proxy, upstream):
             (
                 known,
                 {"temperature": 1.9},
-                ["made from a log: prompts, policy and decoding are not recorded"],
+                ["made from a log: prompts, policy and decoding are unknown"],
             )
             for known in ({}, {"task": "countdown"})
         ),
