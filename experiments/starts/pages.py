@@ -42,11 +42,11 @@ def headline(tables: Mapping[str, Found]) -> str:
     )
     small_print = (
         f"All within {found['budget']:.0f} tokens per puzzle, prompts included, on "
-        f"{found['problems']} held-out puzzles, means of {len(found['starts'])} unselected "
-        f"starts. Training adds {100 * gain['mean']:.0f} points, {low} to {high} (95{NARROW}% "
-        f"over starts). Here, comparing the last number of the policy's working with the target "
-        f"reaches {after[TRACE]} and a program that evaluates the answer {after[PROGRAM]}: a "
-        "check in words is meant for answers that allow neither."
+        f"{found['problems']} held-out puzzles: means over {len(found['starts'])} policies, each "
+        f"from its own start, none left out. Training adds {100 * gain['mean']:.0f} points (95"
+        f"{NARROW}% interval over policies: {low} to {high}). Two cheap checks do better here: to "
+        f"compare the result of the policy's working with the target ({after[TRACE]}), and to let "
+        f"a program evaluate it ({after[PROGRAM]}). A check in words is for what allows neither."
     )
     return f"{textwrap.fill(promise, WIDTH)}\n\n{textwrap.fill(small_print, WIDTH)}"
 
