@@ -8,6 +8,7 @@ resample of the bootstrap chooses anew, so that intervals include the choice.
 Shapes: K options, S training seeds, N problems, R resamples, J splits.
 """
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -88,16 +89,13 @@ class Options:
 
 def joined(parts: Sequence[Options]) -> Options:
     """All options together; of those that return the same, the first."""
-    names = [name for part in parts for name in part.names]
-    right = np.concatenate([part.right for part in parts])
-    tokens = np.concatenate([part.tokens for part in parts])
-    rows: dict[bytes, int] = {}
-    for row in range(len(names)):
-        rows.setdefault(right[row].tobytes() + tokens[row].tobytes(), row)
-    first = list(rows.values())
-    return Options(
-        names=tuple(names[row] for row in first), right=right[first], tokens=tokens[first]
-    )
+    kept: dict[bytes, tuple[str, Floats, Floats]] = {}
+    for part in parts:
+        for name, right, tokens in zip(part.names, part.right, part.tokens, strict=True):
+            returned = hashlib.sha256(right.tobytes() + tokens.tobytes()).digest()
+            kept.setdefault(returned, (name, right, tokens))
+    names, rights, spent = zip(*kept.values(), strict=True)
+    return Options(names=names, right=np.array(rights), tokens=np.array(spent))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,14 +130,15 @@ def choose(
     options = joined([options])
     count, _, problems = options.tokens.shape
     limits = [np.broadcast_to(np.asarray(b, float), options.tokens.shape[1:]) for b in budgets]
-    columns = np.concatenate([options.right, options.tokens, limits, np.ones_like(limits[:1])])
+    columns = (options.right, options.tokens, np.array(limits), np.ones_like(limits[:1]))
     parts = np.vstack([draws.halves, np.ones((1, problems), dtype=bool)])  # [J + 1, N]
-    sums = np.zeros((len(parts), len(draws.counts), len(columns)))
+    sums = np.zeros((len(parts), len(draws.counts), sum(map(len, columns))))
     for start in range(0, problems, _AT_ONCE):
         block = slice(start, start + _AT_ONCE)
         drawn = draws.counts[:, block].T[:, None] * draws.seeds.T
         weights = np.multiply(drawn, draws.weight[block, None, None], order="C")  # [n, S, 1 + R]
-        values = np.ascontiguousarray(columns[:, :, block].T)  # [n, S, 2K + B + 1]
+        values = np.concatenate([column[:, :, block] for column in columns])
+        values = np.ascontiguousarray(values.T)  # [n, S, 2K + B + 1]
         for total, part in zip(sums, parts[:, block], strict=True):
             total += _rows(weights[part]).T @ _rows(values[part])
     accuracy = np.empty((len(budgets), len(draws.counts)))

@@ -65,13 +65,13 @@ def cluster_sums(values: NDArray[Any], cluster: Ints) -> Floats:
 def resample_counts(cluster: Ints, resamples: int, seed: int) -> NDArray[np.int32]:
     """[R, N] how often each problem is in each resample of the C clusters."""
     count = _clusters(cluster)
-    if count == 0:
-        return np.zeros((resamples, 0), dtype=np.int32)
     rng = np.random.default_rng(seed)
-    shares = np.full(count, 1 / count)
+    shares = np.full(count, 1 / max(count, 1))
+    counts = np.zeros((resamples, len(cluster)), dtype=np.int32)
     # One at a time, since all of them in 64 bits would take gigabytes.
-    rows = [rng.multinomial(count, shares)[cluster].astype(np.int32) for _ in range(resamples)]
-    return np.array(rows)
+    for row in counts if count else ():
+        row[:] = rng.multinomial(count, shares)[cluster]
+    return counts
 
 
 def split_clusters(cluster: Ints, share: float, seed: int) -> Bools:

@@ -53,31 +53,36 @@ def vote(
                 f"problem {problem!r} of {table.dataset!r} has {size} samples and k={max(ks)}; "
                 f"ask for at most k={size}, or record more fresh turns"
             )
-    n = len(table.ids)
     rng = np.random.default_rng([seed, zlib.crc32(table.dataset.encode())])
-    sizes = cluster_sums(np.ones(n), table.cluster)
-    clusters = rng.integers(len(sizes), size=(resamples, len(sizes))).astype(np.int32)
-    columns = rng.integers(resamples, size=clusters.shape).astype(np.int32)
-    drawn = sizes[clusters].sum(1)  # problems in each resample
+    sizes = cluster_sums(np.ones_like(table.length), table.cluster)
     single = table.correct.sum(1) / np.maximum(table.length, 1)
     tokens = sample_tokens(table).mean()
-    draws = {"mean@1": cluster_sums(single, table.cluster)[clusters].sum(1) / drawn}
     values = {"mean@1": single.mean()}
+    sums = {"mean@1": cluster_sums(single, table.cluster)[:, None]}
     for k, outcomes in zip(ks, majority_outcomes(table, ks, resamples, rng), strict=True):
-        values[f"maj@{k}"] = outcomes.mean()
-        values[f"tokens@{k}"] = k * tokens
-        right = np.zeros((len(sizes), resamples), dtype=np.int32)
+        values |= {f"maj@{k}": outcomes.mean(), f"tokens@{k}": k * tokens}
+        right = np.zeros((len(sizes), resamples), np.min_scalar_type(int(sizes.max(initial=0))))
         np.add.at(right, table.cluster, outcomes)
-        draws[f"maj@{k}"] = right[clusters, columns].sum(1) / drawn
+        sums[f"maj@{k}"] = right
+    resampled = [_resample([*sums.values()], sizes, rng) for _ in range(resamples)]
     return {
         **{name: finite(float(value)) for name, value in values.items()},
-        "n": n,
+        "n": len(table.ids),
         "samples": min(filter(None, table.length.tolist()), default=0),
         "ci95": {
-            metric: share_interval(float(values[metric]), resampled, len(sizes))
-            for metric, resampled in draws.items()
+            metric: share_interval(float(values[metric]), draws, len(sizes))
+            for metric, draws in zip(sums, np.transpose(resampled), strict=True)
         },
     }
+
+
+def _resample(sums: Sequence[Floats], sizes: Floats, rng: np.random.Generator) -> list[float]:
+    """The mean of each of [C, D] sums over C clusters drawn anew, each with one of D draws."""
+    clusters = rng.integers(len(sizes), size=len(sizes))
+    drawn = sizes[clusters].sum()
+    return [
+        each[clusters, rng.integers(each.shape[1], size=len(sizes))].sum() / drawn for each in sums
+    ]
 
 
 def sample_tokens(table: TurnTable) -> Floats:

@@ -80,21 +80,6 @@ def expected_score(logits: Tensor, scores: Tensor, temperature: float) -> Tensor
     return ((logits.float() / temperature).softmax(dim=-1) * scores).sum(dim=-1)
 
 
-def near_target(stated: Tensor, target: Tensor, spread: float) -> Tensor:
-    """[C, A] what a choice among stated probabilities is to learn, for a target in [0, 1].
-
-    q_a is proportional to exp(-(stated_a - target)^2 / (2 spread^2)). For a target that the policy
-    can know, its likeliest alternative becomes the one closest to it. A label of 0 or 1 it cannot
-    know: from q, which is nearly one-hot then, it learns the label's probability.
-
-    Args:
-        stated: [C, A] the probability that each alternative states; infinite where there is none.
-        target: [C].
-        spread: a standard deviation, > 0.
-    """
-    return (-((stated - target.unsqueeze(1)) ** 2) / (2 * spread**2)).softmax(dim=-1)
-
-
 def behaviour_weights(trainer_logprobs: Tensor, engine_logprobs: Tensor, mask: Tensor) -> Tensor:
     """[B, T] importance weights pi / mu of tokens that mu sampled.
 

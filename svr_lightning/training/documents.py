@@ -4,15 +4,14 @@ Pure functions; :mod:`svr_lightning.training.warmstart` samples, and trains on t
 
 A confidence that tells the label would teach a policy to guess: what it cannot predict it learns as
 a distribution, whose likeliest value is the same for most answers. So every written self-check is
-drawn, whatever the label. The verdict learns the label, as a probability; the confidence learns to
-say what the verdict's probability is (:func:`svr_lightning.core.losses.near_target`).
+drawn, whatever the label. The verdict learns the label, as a probability; the confidence learns
+the Brier score of each number.
 """
 
 import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from svr_lightning.analysis.records import TurnRecord
 from svr_lightning.core.credit import stated_confidences, stated_verdicts
@@ -40,10 +39,6 @@ from svr_lightning.recipes.dialogues import PromptRequest, SelfVerifying, turn_o
 from svr_lightning.rollout.rendering import Renderer, end_of_turn
 from svr_lightning.tasks import Task, get_task
 from svr_lightning.tasks.grading import score_turns
-
-Target = Literal["label", "random"]
-"""What a self-check is to state: its answer's label, as far as it can be known; or what was drawn,
-so that it says nothing."""
 
 LEVELS = 20
 """Steps between the confidences 0 and 1; the outer two are not drawn."""
@@ -124,7 +119,6 @@ def checked_turns(
     dialogue: SelfVerifying,
     problem: Problem,
     answers: Sequence[TurnRecord],
-    target: Target,
     rng: random.Random,
     max_turns: int,
 ) -> list[Document]:
@@ -137,7 +131,6 @@ def checked_turns(
         dialogue: whose prompts these are.
         problem: what was answered.
         answers: the policy's answers to it, each with its label.
-        target: see :data:`Target`.
         rng: draws drafts, replies and self-checks.
         max_turns: the number of the last turn that a refinement may be.
     """
@@ -163,7 +156,7 @@ def checked_turns(
             continue
         start = turn.reading.check
         stated = [stated_verdicts(text, start), stated_confidences(text, start)]
-        choices = tuple(one for one in stated if one is not None and target == "label")
+        choices = tuple(one for one in stated if one is not None)
         turns.append(turn)
         firsts.append(Document(dialogue.first(problem), text, scored.correct, choices=choices))
     drafts = [*turns, *cut_off]
@@ -191,7 +184,7 @@ class Encoded:
     weights: list[float]
     """[L] of each token's loss: 0 in the prompt."""
     choices: tuple[TokenChoice, ...] = ()
-    """By their places in ``ids``. The first learns the label, a second what the first knows."""
+    """By their places in ``ids``. The first is the verdict, a second the confidence."""
     correct: bool = False
     """The label."""
 

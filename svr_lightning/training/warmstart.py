@@ -2,7 +2,7 @@
 
 The policy answers each training problem several times under a plain prompt. Its graded answers
 become turns of SVR's form (:mod:`svr_lightning.training.documents`), and it is trained on them: on
-the words and on the verdict by cross-entropy, and on a confidence that says what the verdict knows.
+the words and on the verdict by cross-entropy, and on a confidence by the Brier score.
 """
 
 import hashlib
@@ -36,7 +36,6 @@ from svr_lightning.tasks import Task, get_task
 from svr_lightning.training.documents import (
     Document,
     Encoded,
-    Target,
     can_be_written,
     checked_turns,
     encode,
@@ -69,9 +68,6 @@ class WarmStartConfig(Checked):
     prompt: str | None = None
     """What the plain prompt adds to the question; or, with ``{question}`` in it, all of the prompt,
     such as worked examples before the question. None asks for the task's form of an answer."""
-    target: Target = "label"
-    """What self-checks learn: ``label`` is how likely the answer is right; ``random`` is what was
-    drawn, so that they say nothing."""
     passes: Positive = 2.0
     """How often each turn is trained on, on average."""
     batch: Count = 8
@@ -217,10 +213,9 @@ class WarmStart:
                 encoded.append(turn)
         right = sum(turn.correct for turn in encoded)
         wrong = len(encoded) - right
-        enough = min(right, wrong) >= FEWEST
         seen = "".join(turn.text[-60:] for turn in answers[:1])
         require(
-            enough or (self.start.target == "random" and len(encoded) >= FEWEST),
+            min(right, wrong) >= FEWEST,
             f"of the plain answers {right} right and {wrong} wrong ones could be written as turns, "
             f"and a self-check is learned from at least {FEWEST} of each: give more problems, "
             "easier or harder ones, a larger model.sampling.max_completion_tokens, or a "
@@ -237,7 +232,6 @@ class WarmStart:
                     self.module.recipe.dialogue,
                     record.problem,
                     record.turns,
-                    self.start.target,
                     SeedContext(run_seed=self.module.seed).generator(record.id, "warm start"),
                     self.module.evaluation.max_turns,
                 )

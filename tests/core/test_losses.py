@@ -17,7 +17,6 @@ from svr_lightning.core.losses import (
     LossTerms,
     expected_score,
     k3,
-    near_target,
     policy_loss,
 )
 from tests.tolerance import rounding
@@ -267,14 +266,3 @@ def test_an_expected_score_ignores_padding_and_a_constant():
     alone = expected_score(logits[:, :2], torch.tensor([[0.5, 0.0]]), 0.9)
     padded = expected_score(logits, torch.tensor([[0.5, 0.0, 99.0]]), 0.9)
     assert padded.item() == pytest.approx(alone.item())
-
-
-# --- the divergence from what alternatives would earn -------------------------------------------
-
-
-def test_a_choice_learns_the_stated_probabilities_near_its_target():
-    stated = torch.tensor([[0.0, 0.5, 1.0], [0.2, 0.4, math.inf]])  # two alternatives in the second
-    # exp(-.5^2 / (2 * .5^2)) = exp(-1/2) of the outer two; and equal distances.
-    outer = math.exp(-0.5) / (1 + 2 * math.exp(-0.5))
-    learned = near_target(stated, torch.tensor([0.5, 0.3]), 0.5)
-    close(learned, [[outer, 1 - 2 * outer, outer], [0.5, 0.5, 0.0]])

@@ -42,11 +42,9 @@ WRONG = answer("2 and 2 is 5.\n#### 5", correct=False)
 CUT = answer("2 and 2 and then", correct=False, truncated=True)
 
 
-def turns(answers, seed=0, target="label", max_turns=5, dialogue=None, problem=PROBLEM):
+def turns(answers, seed=0, max_turns=5, dialogue=None, problem=PROBLEM):
     rng = random.Random(seed)
-    return checked_turns(
-        dialogue or SelfVerifying(), problem, answers, target, rng, max_turns=max_turns
-    )
+    return checked_turns(dialogue or SelfVerifying(), problem, answers, rng, max_turns=max_turns)
 
 
 @pytest.mark.parametrize(
@@ -106,12 +104,6 @@ def test_each_alternative_states_a_probability_of_being_right():
         assert stated == {"CORRECT": 1.0, "INCORRECT": 0.0, "UNSURE": 0.5}
         assert confidence.alternatives[:2] == ("00", "01")
         assert confidence.scores == tuple(number / 100 for number in range(100))
-
-
-def test_a_random_target_learns_what_was_drawn():
-    written = turns([RIGHT, WRONG], target="random")
-    assert [turn.completion for turn in written] == [t.completion for t in turns([RIGHT, WRONG])]
-    assert not any(turn.choices for turn in written)
 
 
 def test_a_refinement_shows_one_answer_with_its_check_and_replies_with_another():

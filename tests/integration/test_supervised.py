@@ -24,7 +24,7 @@ def document(question: int, stated: int, *, right: bool) -> Encoded:
     )
 
 
-def test_the_verdict_learns_the_label_and_the_confidence_what_the_verdict_knows():
+def test_the_verdict_learns_the_label_and_the_confidence_the_brier_score():
     model = tiny_qwen3().float()
     documents = [document(6, 21, right=True), document(7, 20, right=False)]
     expected = 0.0
@@ -32,10 +32,10 @@ def test_the_verdict_learns_the_label_and_the_confidence_what_the_verdict_knows(
         logp = model(input_ids=torch.tensor([encoded.ids])).logits[0].log_softmax(-1)
         words = -logp[1, 9] - logp[4, 3]
         verdict = -logp[2, 30 if encoded.correct else 31]
-        right, wrong = logp[2, 30:32].exp()
-        known = right / (right + wrong)
-        q = (-((torch.tensor([1.0, 0.5, 0.0]) - known) ** 2) / (2 * 0.07**2)).softmax(0)
-        confidence = -(q * logp[3, 20:23]).sum()
+        among = logp[3, 20:23].exp()
+        p = among / among.sum()
+        brier = (torch.tensor([1.0, 0.5, 0.0]) - float(encoded.correct)) ** 2
+        confidence = -among.sum().log() + (p * (brier / (2 * 0.22**2) + p.log())).sum()
         expected += (words + 4 * verdict + 4 * confidence).item() / 20  # the weights of both
     losses = [
         train(tiny_qwen3().float(), cycle(documents), steps=1, rate=0.0, batch=2, micro_batch=size)

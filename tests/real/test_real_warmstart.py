@@ -32,22 +32,20 @@ def test_it_learns_the_form_from_its_own_words(model_folder, tmp_path, capsys):
         "--model.policy.max_model_len=512",
         "--model.sampling.max_completion_tokens=24",
         f"--data.train={{name: things, task: tests.real.vowels.LastWord, path: {rows}}}",
-        f"--trainer.default_root_dir={tmp_path / 'run'}",
         "--trainer.logger=false",
         "--start.prompt=Reply with one word.",
         "--start.held_out=2",
-        "--start.samples=2",
         "--start.passes=0.5",
     ]
-    assert "at least 8 of each" in refused(capsys, *run)  # the task's answers are all wrong
-    # A target that is drawn needs no labels. The plain answers are not sampled again.
-    assert main([*run, "--start.target=random"]) == 0
-    answers = jsonl(tmp_path / "run" / "eval" / "plain" / "samples.jsonl")
+    assert "at least 8 of each" in refused(
+        capsys, *run, "--start.samples=1", f"--trainer.default_root_dir={tmp_path / 'few'}"
+    )
+    folder = tmp_path / "run"
+    assert main([*run, "--start.samples=4", f"--trainer.default_root_dir={folder}"]) == 0
+    answers = jsonl(folder / "eval" / "plain" / "samples.jsonl")
     assert len(answers) == 10
     assert not any("<self_check>" in turn["text"] for one in answers for turn in one["turns"])
-    facts = read_json(tmp_path / "run" / "warmstart.json")
-    assert facts["answers"] == 20
-    assert 8 <= facts["turns"] <= 30
-    assert facts["minutes_sampling"] < 0.1
-    assert facts["held_out"]["auroc_confidence"] is None  # all are wrong
-    assert (tmp_path / "run" / "policy" / "svr.json").is_file()
+    facts = read_json(folder / "warmstart.json")
+    assert facts["answers"] == 40
+    assert 16 <= facts["turns"] <= 50
+    assert (folder / "policy" / "svr.json").is_file()

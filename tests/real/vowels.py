@@ -25,7 +25,7 @@ class Vowels(Task):
 
 
 class LastWord(Vowels):
-    """The answer is the last word, and always wrong."""
+    """The answer is the last word; it is right if its letters are even in number."""
 
     style = AnswerStyle(
         role="You name things.",
@@ -37,6 +37,9 @@ class LastWord(Vowels):
     def extract_answer(self, completion: str) -> str | None:
         words = (last_answer(completion) or completion).split()
         return words[-1] if words else None
+
+    def grade(self, completion: str, problem: Problem) -> bool:
+        return len(self.extract_answer(completion) or "x") % 2 == 0
 
     def format_score(self, completion: str) -> float:
         return float("<answer>" in completion)
