@@ -140,6 +140,35 @@ def test_gaps_within_equal_tokens_are_the_published_ones():
         assert gap(pair("countdown", name, "the warm start's fresh turns", 400)) in text
 
 
+def within(task: str, name: str, budget: int) -> Any:
+    """What one method reaches within a budget of tokens."""
+    (curve,) = (one for one in RESULTS[task]["budgets"]["curves"] if one["name"] == name)
+    (point,) = (point for point in curve["points"] if point["budget"] == budget)
+    return point
+
+
+METHODS = (
+    "warm_start grpo grpo_mt murphy rlcr_turns svr without_verify svr_plus svr_plus_matched "
+    "warm_start_fresh grpo_fresh rlcr_fresh svr_fresh svr_plus_fresh"
+)
+"""Of the table within equal tokens, line by line."""
+BUDGETS = (70, 140, 400, 800)
+
+
+def test_accuracies_within_equal_tokens_are_the_published_ones():
+    (found,) = (r for r in tables(page("docs/miniature.md")) if r[0][1] == "Countdown, 70")
+    for cells, name in zip(found[1:], METHODS.split(), strict=True):
+        accuracies = [within(task, name, b)["accuracy"] for task in RESULTS for b in BUDGETS]
+        assert [cell.strip("*") for cell in cells[1:]] == [f"{one:.3f}" for one in accuracies]
+    text = flowing("docs/stopping.md")
+    for task, fresh, refining in (("countdown", 280, 560), ("arithmetic", 70, 140)):
+        one, other = within(task, "svr_plus_fresh", fresh), within(task, "svr_plus", refining)
+        assert (
+            f"{one['accuracy']:.3f} with {one['tokens']:.0f} tokens by fresh turns, and "
+            f"{other['accuracy']:.3f} with {other['tokens']:.0f} by refinement"
+        ) in text
+
+
 CLAIMS = (
     ("SVR, adaptive minus its best fixed number of turns", "greedy"),
     *(
@@ -211,6 +240,47 @@ def test_the_qwen_has_the_numbers_of_its_recordings():
     assert f"the sum has {fourth['auroc_logprob_sum']}" in text
 
 
+COLLAPSE = published("tools/results/collapse.json")
+
+
+def ends(condition: Any, when: str, key: str) -> tuple[float, float, float]:
+    """The least, the mean and the greatest value of its seeds, of the first or last steps."""
+    values = [run[when][key] for run in condition["runs"].values()]
+    return min(values), fmean(values), max(values)
+
+
+def test_the_collapse_into_doubt_has_the_published_course():
+    svr, informative, *_ = COLLAPSE["conditions"]
+    (unrewarded,) = (one for one in COLLAPSE["conditions"] if "without verif" in one["name"])
+    says = [step["verdict/correct"] for step in svr["mean_log"]]
+    text = flowing("docs/results.md")
+    assert (
+        f"CORRECT on {100 * ends(svr, 'first', 'verdict/correct')[1]:.0f} % of the turns at first "
+        f"and on {100 * fmean(says[55:65]):.0f} % after about sixty steps"
+    ) in text
+    low, _, high = ends(informative, "last", "auroc")
+    known = ends(informative, "first", "auroc")[1]
+    assert (
+        f"(AUROC {known:.2f}), the same method ends at an AUROC of {low:.2f} to {high:.2f}" in text
+    )
+    low, _, high = ends(unrewarded, "last", "verdict/correct")
+    assert f"the share of CORRECT ends at {low:.2f} to {high:.2f}" in text
+
+
+def test_what_refining_and_adapters_cost_is_published():
+    start, plus = (RUNS["svr_plus"]["42"][when] for when in ("before", "after"))
+    cost = f"[{plus['avg_total_tokens']:.0f} tokens](tools/results/main_job.json) per puzzle and"
+    assert f"{cost} one answer {start['avg_total_tokens']:.0f}" in flowing("README.md")
+    tiny = "countdown_tiny"
+    adapters = [run["after"] for run in published("tools/results/lora.json")["runs"]]
+    found = [
+        " and ".join(f"{fmean(run[key] for run in runs):.3f}" for key in ("accuracy", "auroc"))
+        for runs in (adapters, embedded(tiny, "svr", "after"))
+    ]
+    text = flowing("docs/train.md").replace("and an AUROC of", "and")
+    assert f"reach an accuracy of {found[0]}. Training all weights reaches {found[1]}" in text
+
+
 def test_a_turn_of_the_qwen_without_a_verdict_ranks_last_in_every_score():
     (run,) = read(qwen.RESULTS / "third1-fresh.jsonl.gz").values()
     silent = np.isnan(run.verdict_probability)
@@ -244,6 +314,29 @@ def test_the_benchmarks_have_the_published_figures():
         strict=True,
     ):
         assert shown == [f"{median[one][key]:.2f}" for one in ("ours", "trl", "ratio")]
+
+
+def test_what_the_benchmarks_say_of_their_tables_is_published():
+    text = flowing("docs/benchmarks.md")
+    vllm, plain = BENCH["rollout_vllm"], BENCH["rollout_transformers"]
+    steps = " or ".join(f"{found['steps_ratio']:.2f}" for found in (vllm, plain))
+    assert f"takes {steps} of the engine steps" in text
+    for found in (vllm, plain):
+        speeds = [found[way]["tokens_per_second"] for way in ("pipelined", "lock-step")]
+        assert f"{speeds[0] / speeds[1]:.2f} times as many tokens per second" in text
+    update, serve = (published(f"tools/bench/results/{name}.json") for name in ("update", "serve"))
+    peak = update["peak_gib"]
+    assert f"need {peak['plain']:.2f} GiB" in text
+    assert f"but {peak['blocks']:.2f} GiB" in text
+    times = [one["wall"]["ratio"] for one in update["timing"]]
+    assert f"takes {min(times):.2f} to {max(times):.2f} of the time" in text
+    server = serve["server"]
+    assert (
+        f"{server['turns_per_second']:.1f} turns per second, which is "
+        f"{serve['share']['turns_per_second']:.2f} of what the same rollouts reach without a "
+        f"server ({serve['driver']['turns_per_second']:.1f}). Of {server['answers']['right']:,}"
+    ) in text
+    assert f"stays at {server['memory_mb']['end']:.0f} MB" in text
 
 
 def test_the_shipped_policy_answers_the_question_of_the_readme(tmp_path, monkeypatch, capsys):
