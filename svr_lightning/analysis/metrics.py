@@ -103,8 +103,19 @@ def macro_average(datasets: Datasets, names: Sequence[str]) -> dict[str, Any]:
 
 def ordered(datasets: Iterable[str]) -> list[str]:
     """Each data set once: the paper's first, in its order, then the others as they come."""
-    places = {name: place for place, name in enumerate(DISPLAY)}
-    return sorted(dict.fromkeys(datasets), key=lambda name: places.get(name, len(places)))
+    given = dict.fromkeys(datasets)
+    return [name for name in dict.fromkeys([*DISPLAY, *given]) if name in given]
+
+
+def display_name(dataset: str) -> str:
+    """What tables call a data set: a name of theirs is in quotes where it means another one.
+
+    Examples:
+        >>> display_name("gsm8k"), display_name("GSM8K"), display_name("mine")
+        ('GSM8K', "'GSM8K'", 'mine')
+    """
+    taken = dataset in DISPLAY.values() or dataset.startswith(("All-", "Math-5"))
+    return DISPLAY.get(dataset, repr(dataset) if taken else dataset)
 
 
 def columns_of(datasets: Iterable[str]) -> dict[str, list[str]]:
@@ -120,7 +131,7 @@ def columns_of(datasets: Iterable[str]) -> dict[str, list[str]]:
         {'GSM8K': ['gsm8k'], 'countdown_tiny': ['countdown_tiny']}
     """
     names = ordered(datasets)
-    parts = {DISPLAY.get(name, name): [name] for name in names}
+    parts = {display_name(name): [name] for name in names}
     if len(names) > 1 and set(names) <= DISPLAY.keys() and set(names) != set(MATH_5):
         parts[f"All-{len(names)}"] = names
     if set(MATH_5) <= set(names):

@@ -13,9 +13,9 @@ from typing import Any
 
 from svr_lightning.analysis.logs import read_recording
 from svr_lightning.analysis.metrics import (
-    DISPLAY,
     Datasets,
     Summary,
+    display_name,
     measure,
     ordered,
     summarize,
@@ -135,7 +135,7 @@ class Run:
                 text = "one turn"
             else:
                 text = f"{table.max_turns} fixed turns"
-            names.setdefault(text, []).append(DISPLAY.get(name, name))
+            names.setdefault(text, []).append(display_name(name))
         if len(names) == 1:
             return text
         return ", ".join(f"{text} ({', '.join(some)})" for text, some in names.items())

@@ -110,6 +110,11 @@ def test_pooling_keeps_every_problem_of_every_data_set():
     assert not table.correct[6, 1:].any()
 
 
+def test_a_data_set_that_is_called_like_something_else_in_tables_is_in_quotes():
+    names = ["gsm8k", "GSM8K", "Math-5"]
+    assert groups(names) == {"GSM8K": ["gsm8k"], "'GSM8K'": ["GSM8K"], "'Math-5'": ["Math-5"]}
+
+
 def test_averages_are_those_of_the_paper_and_hold_no_other_data_set():
     math_5 = ["math500", "aime26", "amc23", "olympiadbench", "minerva_math"]
     assert averages(["toy"]) == averages(["toy", "gsm8k"]) == {}
