@@ -9,7 +9,7 @@ part of a completion that is. All take time linear in the length of the text.
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import islice
+from itertools import chain, islice, pairwise
 from typing import Literal
 
 from svr_lightning.core.types import Reading, SelfCheck, Verdict
@@ -50,6 +50,7 @@ _ALTERNATIVE = re.compile(
     r"(?:[ \t]+|\s*(?:[,/|&]\s*(?:(?ai:or|and)\s+)?|\b(?ai:or|and)\s+))"
     rf"(?:(?ai:not)\s+)?{_WORD}\b"
 )
+_VERDICT = _VERDICT_FIELD, _VERDICT_WORD, _ALTERNATIVE
 _CONFIDENCE_FIELD = re.compile(r"\b(?ai:CONFIDENCE)\b[:=\s]*")
 _NUMBER = re.compile(r"([+-]?)([0-9]+\.?[0-9]*|\.[0-9]+)(?:[ \t]*(%))?")
 # A continuation that makes the digits another number: an exponent, a fraction, a range, a
@@ -58,6 +59,7 @@ _OTHER_NUMBER = re.compile(
     r"\w{0,64}\d|[eE][+\u2212-]\d|[.,]\d"
     r"|[ \t]{0,8}[/*^\u00d7\u00f7\u2044\u2215][ \t]{0,8}[+-]?\.?\d|[+\u2212\u2013-]\.?\d"
 )
+_CONFIDENCE = _CONFIDENCE_FIELD, _NUMBER, _OTHER_NUMBER
 _MARKS = "*_`\"'\u201c\u201d\u2018\u2019|\\\u2013\u2014\u2212-"
 _OPENERS = ">[({$\u2192\uff1a\ufe55\ufe30\u2236\uff1d\u2705\u2714\u274c\ufe0f\u200b\u200e\u200f"
 """What a chat model writes around or instead of the colon of a field: emphasis, the quotes of JSON,
@@ -199,13 +201,12 @@ def _check_start(
         return 0
     if len(cuts) > MAX_CHECKS:
         return len(part)
-    bounds = [0, *(place for cut in cuts for place in cut), len(part)]
+    bounds = [0, *chain(*cuts), len(part)]
     pieces = [part[a:b] for a, b in zip(bounds[::2], bounds[1::2], strict=True)]
     answered = [i for i, piece in enumerate(pieces) if piece and not piece.isspace()]
     taken = answered
     if len(answered) > 1:
-        if any(ANSWER_CLOSE in piece for piece in pieces):
-            answered = [i for i in answered if ANSWER_CLOSE in pieces[i]]
+        answered = [i for i in answered if ANSWER_CLOSE in pieces[i]] or answered
         answers = {i: extract(pieces[i]) for i in answered}
         answered = [i for i in answered if answers[i] is not None]
         taken = [i for i in answered if answers[i] == answer]
@@ -248,8 +249,7 @@ def _self_checks(plain: str) -> tuple[list[tuple[int, int]], list[tuple[int, int
                 merged.append(cut)
         return merged, blocks
     starts = [start for start, _ in verdicts or confidences]
-    ends = [*starts, len(plain)][1:]
-    return fields, list(zip(starts, ends, strict=True))
+    return fields, [*pairwise([*starts, len(plain)])]
 
 
 def parse_self_check(text: str, interface: SelfCheckFields = "joint") -> SelfCheck:
@@ -292,9 +292,7 @@ def _blanked(text: str, part: str) -> str:
 
 
 def _plain(field: re.Match[str]) -> str:
-    text = field[0]
-    if field["before"]:
-        text = _blanked(text, field["before"])
+    text = _blanked(field[0], field["before"] or "")
     plain = re.sub(_WRAP, lambda wrap: " " * len(wrap[0]), text).translate(_BLANK)
     line = plain.strip().partition("\n")[0]
     claims = {_VERDICT_OF_WORD[word.upper()] for word in re.findall(rf"\b{_WORD}\b", line)}
@@ -321,7 +319,7 @@ def self_check_format_score(text: str, interface: SelfCheckFields = "joint") -> 
     block = text[start:end]
     verdict = interface == "confidence" or _read_verdict(block) is not None
     confidence = interface == "verdict" or _read_confidence(block) is not None
-    return 1.0 if verdict and confidence else 0.0
+    return float(verdict and confidence)
 
 
 def verdict_span(text: str, start: int = 0) -> tuple[int, int] | None:
@@ -335,7 +333,7 @@ def verdict_span(text: str, start: int = 0) -> tuple[int, int] | None:
         Its first character and the one after its last; None where no valid word was found.
     """
     start, end = _scope(text, start)
-    word = _verdict_word(text[start:end])
+    word = _stated(text[start:end], *_VERDICT)
     return None if word is None else (start + word.start(), start + word.end())
 
 
@@ -356,7 +354,7 @@ def decimals_span(text: str, start: int = 0) -> tuple[int, int] | None:
         '70'
     """
     start, end = _scope(text, start)
-    number = _confidence_number(text[start:end])
+    number = _stated(text[start:end], *_CONFIDENCE)
     if number is None:
         return None
     sign, digits, percent = number.groups()
@@ -409,28 +407,21 @@ def _tag(tag: str) -> re.Pattern[str]:
 
 
 def _read_verdict(scope: str) -> Verdict | None:
-    word = _verdict_word(scope)
+    word = _stated(scope, *_VERDICT)
     return None if word is None else _VERDICT_OF_WORD[word[1].upper()]
 
 
-def _verdict_word(scope: str) -> re.Match[str] | None:
-    field = _VERDICT_FIELD.search(scope)
-    if field is None:
-        return None
-    word = _VERDICT_WORD.match(scope, field.end())
-    return None if word is None or _ALTERNATIVE.match(scope, word.end()) else word
-
-
-def _confidence_number(scope: str) -> re.Match[str] | None:
-    field = _CONFIDENCE_FIELD.search(scope)
-    if field is None:
-        return None
-    number = _NUMBER.match(scope, field.end())
-    return None if number is None or _OTHER_NUMBER.match(scope, number.end()) else number
+def _stated(
+    scope: str, name: re.Pattern[str], value: re.Pattern[str], other: re.Pattern[str]
+) -> re.Match[str] | None:
+    """The value of the first field of this name, unless what follows makes it another one."""
+    field = name.search(scope)
+    found = field and value.match(scope, field.end())
+    return None if found is None or other.match(scope, found.end()) else found
 
 
 def _read_confidence(scope: str) -> float | None:
-    number = _confidence_number(scope)
+    number = _stated(scope, *_CONFIDENCE)
     if number is None:
         return None
     sign, digits, percent = number.groups()

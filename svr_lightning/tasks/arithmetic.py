@@ -52,7 +52,7 @@ def evaluate(text: str) -> tuple[Fraction, list[int]]:
         >>> evaluate("3 * (7 + 1)")
         (Fraction(24, 1), [3, 7, 1])
     """
-    return _value(_parsed(text), Fraction), [int(digits) for digits in re.findall("[0-9]+", text)]
+    return _value(_parsed(text), Fraction), [*map(int, re.findall("[0-9]+", text))]
 
 
 def canonical(text: str) -> str:

@@ -156,19 +156,18 @@ class Task(ABC):
 
         By default 1.0 if :meth:`extract_answer` finds an answer, else 0.0.
         """
-        return 0.0 if self.extract_answer(final_part(completion)) is None else 1.0
+        return float(self.extract_answer(final_part(completion)) is not None)
 
 
 def first_answer(completion: str) -> str | None:
     """The text between the final part's first opening tag and the next closing tag, or None."""
-    text = final_part(completion)
-    start = text.find(ANSWER_OPEN)
-    end = text.find(ANSWER_CLOSE, start + len(ANSWER_OPEN))
-    return None if start < 0 or end < 0 else text[start + len(ANSWER_OPEN) : end]
+    _, _, rest = final_part(completion).partition(ANSWER_OPEN)
+    content, closed, _ = rest.partition(ANSWER_CLOSE)
+    return content if closed else None
 
 
 def last_answer(completion: str) -> str | None:
     """The text in the final part's last tags that are closed, or None."""
-    text = final_part(completion)
-    start = text.rfind(ANSWER_OPEN, 0, max(text.rfind(ANSWER_CLOSE), 0))
-    return None if start < 0 else text[start + len(ANSWER_OPEN) : text.find(ANSWER_CLOSE, start)]
+    before, _, _ = final_part(completion).rpartition(ANSWER_CLOSE)
+    _, opened, content = before.rpartition(ANSWER_OPEN)
+    return content.partition(ANSWER_CLOSE)[0] if opened else None

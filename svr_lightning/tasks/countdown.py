@@ -70,7 +70,7 @@ class Countdown(Task):
         """
         if not _SHORT_FORM.fullmatch(question):
             return super().from_question(question)
-        *numbers, target = (int(digits) for digits in re.findall("[0-9]+", question))
+        *numbers, target = map(int, re.findall("[0-9]+", question))
         return self.from_row({"nums": numbers, "target": target})
 
     def extract_answer(self, completion: str) -> str | None:

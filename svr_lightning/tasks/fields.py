@@ -18,6 +18,7 @@ ABSENT |= {"None", "null", "NULL", "[]"}
 
 _LOST_BACKSLASH = re.compile(
     r"""
+    (?:
     [\x00-\x08\x0b\x0c\x0e-\x1f]  # \boxed, \frac and others, with the first letter lost as well
     |\t(?=(?:heta|imes|ext|au|frac|binom|riangle[a-z]*|herefore|ilde)(?![a-z]))
     |\t(?=(?:anh?|o)(?:\ ?[\\({^0-9-]|\ [a-z](?![a-z])))
@@ -25,6 +26,8 @@ _LOST_BACKSLASH = re.compile(
     |^\t(?=ext[a-z]{2}\{)                 # within a text, MATH has one
     |(?:^|(?<=[{^])|(?<=[^\\][(\[])|(?<=(?<!\$)\$))\n(?=u(?![a-z]))  # a line may begin with u
     |\r(?=(?:ight[a-z]*|angle|floor|ceil|brace|[vV]ert|ho|m|oot)(?![a-z]))
+    )
+    (?=(?P<rest>[A-Za-z]*))
     """,
     re.VERBOSE,
 )
@@ -62,9 +65,8 @@ def text_field(row: Row, *names: str) -> str:
 
 def integer(value: Any, name: str) -> int:
     """``value`` as an int; text of digits and an integral float are taken, a bool never is."""
-    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
-        return int(value)
-    if isinstance(value, float) and value.is_integer():
+    number = isinstance(value, (numbers.Integral, float)) and not isinstance(value, bool)
+    if number and value % 1 == 0:
         return int(value)
     if isinstance(value, str) and re.fullmatch("[+-]?[0-9]{1,18}", value.strip()):
         return int(value)
@@ -87,9 +89,7 @@ def answer_texts(row: Row, name: str) -> list[str]:
 def _unquoted(text: str) -> str:
     """A text without quotes around all of it."""
     quoted = _QUOTED.fullmatch(text)
-    if quoted is None:
-        return text
-    return str(quoted["straight"] or quoted["curly"]).strip()
+    return text if quoted is None else str(quoted["straight"] or quoted["curly"]).strip()
 
 
 def _items(text: str) -> list[str]:
@@ -121,11 +121,10 @@ def _refuse_lost_backslash(text: str, name: str) -> None:
     if lost is None:
         return
     code = f"U+{ord(lost[0]):04X}"
-    rest = re.match("[A-Za-z]*", text[lost.end() :])
     letter = _LETTERS.get(lost[0])
-    if letter is None or rest is None:
+    if letter is None:
         raise ValueError(f"field {name!r} holds the control character {code}; remove it")
-    command = letter + rest[0]
+    command = letter + lost["rest"]
     raise ValueError(
         f"field {name!r} holds the control character {code}: the backslash of \\{command} was "
         f'lost; in JSON, write "\\\\{command}"'

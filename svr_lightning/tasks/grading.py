@@ -63,18 +63,17 @@ class SymbolicGrader(Grader):
         if task.grade(completion, problem):
             return True
         answer = task.extract_answer(completion) if task.mathematical else None
-        if answer is None or max(len(answer), len(problem.reference)) > MAX_ANSWER:
+        if answer is None:
             return False
-        if _are_plain_numbers(answer, problem.reference):
-            return False
-        return self._compare(answer, problem.reference)
+        both = answer, problem.reference
+        settled = max(map(len, both)) > MAX_ANSWER or all(map(_is_plain_number, both))
+        return not settled and self._compare(*both)
 
 
-def _are_plain_numbers(answer: str, reference: str) -> bool:
-    """Whether the paper's rule has read both as numbers, so that its answer is final."""
-    both = (answer, reference)
-    percent = any("%" in text or "percent" in text for text in both)
-    return not percent and all(read_number(normalise(text)) is not None for text in both)
+def _is_plain_number(text: str) -> bool:
+    """Whether the paper's rule reads it as a number: between two of them its answer is final."""
+    percent = "%" in text or "percent" in text
+    return not percent and read_number(normalise(text)) is not None
 
 
 GRADERS: dict[str, Grader] = {grader.name: grader for grader in (Grader(), SymbolicGrader())}
@@ -152,13 +151,14 @@ def score_turns(problem: Problem, turns: Sequence[Turn], formats: Formats) -> li
     scored = []
     for turn in turns:
         text = turn.completion.text
+        verdict, confidence, truncated, *_ = turn.signals
         task_format, self_check_format = formats(task, turn)
         scored.append(
             ScoredTurn(
                 correct=label(task, turn.reading.final_part(text), problem).correct,
-                truncated=turn.completion.truncated,
-                verdict=turn.check.verdict if turn.check else None,
-                confidence=turn.check.confidence if turn.check else None,
+                truncated=truncated,
+                verdict=verdict,
+                confidence=confidence,
                 completion_tokens=turn.completion.completion_tokens,
                 task_format=task_format,
                 self_check_format=self_check_format,

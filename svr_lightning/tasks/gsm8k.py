@@ -44,7 +44,7 @@ _CARDINAL = (
 )
 _WORD = rf"""(?:
     {_CARDINAL}
-    |halves|thirds|squared|cubed|factorial
+    |halves|thirds|squared|cubed|factorial|quadrillion|lakhs?|crores?
     |(?:{_STEM}|ten|hundred|thousand|million)(?:teen|ty|ths)
 )"""
 _CHANGES = rf"""(?:
@@ -99,8 +99,8 @@ _REMARK = re.compile(
 """Words after a number and its punctuation, as in ``18, in total`` and ``18 - the total``."""
 _SEVERAL = re.compile(r"[,;:.]\s|\b(?:and|or|to)\b|[0-9]\s*~\s*[0-9]")
 """A line with more than one number, of which none is the answer."""
-_DECORATION = " \t%$\u20ac\u00a3*_`\"'.,;:?"
-_BRACKETED = re.compile(r"\((?P<round>[^()]+)\)|\[(?P<square>[^\[\]]+)\]")
+_DECORATION = " \t%$\u20ac\u00a3*_`\"'.,;:?\\"
+_BRACKETED = re.compile(r"\([^()]+\)|\[[^\[\]]+\]")
 
 
 class GSM8K(Task):
@@ -172,17 +172,15 @@ def _marked_number(line: str) -> str | None:
     statement = _REMARK.sub("", line)
     if _SEVERAL.search(statement):
         return None
-    answer = _bare(statement.rpartition("=")[2].strip(_DECORATION))
+    # The point of .5 is no decoration.
+    answer = _bare(statement.rpartition("=")[2].rstrip(_DECORATION).lstrip(" \t$*_`\"'"))
     return None if _value(answer) is None else answer
 
 
 def _bare(text: str) -> str:
     """A number without its unit and without brackets around it: ``(18 eggs)`` is 18."""
     text = _UNIT.sub("", text).strip()
-    bracketed = _BRACKETED.fullmatch(text)
-    if bracketed is None:
-        return text
-    return _UNIT.sub("", bracketed["round"] or bracketed["square"]).strip()
+    return _UNIT.sub("", text[1:-1]).strip() if _BRACKETED.fullmatch(text) else text
 
 
 def _value(answer: str) -> Fraction | None:

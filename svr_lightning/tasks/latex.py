@@ -45,6 +45,8 @@ _APART = re.compile(
     re.VERBOSE,
 )
 
+_SPACE = re.compile(r"\s+(?!(?<=[0-9],\s)[0-9]{3}(?![0-9]))")
+"""Space that means nothing; after a comma, three digits are no thousands of those before it."""
 _ONE_SIGN = re.compile(r"[\u00bc-\u00be\u2150-\u215e\u2189]")
 """A fraction, such as \u00bd."""
 _CIRCLE = r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|\\degree(?![a-zA-Z])|\u00b0"
@@ -53,8 +55,8 @@ _SPELLINGS = (
     (re.compile(rf"(?<=[0-9])(?:\s*(?:\\?[$%]|\\[(\[]|{_CIRCLE}))+\s*(?=[0-9])"), ";"),
     (re.compile(r"([0-9]+)\u2044([0-9]+)"), r"\\frac{\1}{\2}"),
     (re.compile(r"[\u2044\u2215]"), "/"),
+    (re.compile(r"\{,\}\s*|,\s*\\!\s*"), ","),
     (re.compile(r"(?<!\\)\\(?:[,;:! ]|q?quad(?![a-zA-Z]))|~"), " "),
-    (re.compile(r"\{,\}"), ","),
     (re.compile(r"\\(?:left|right)\s*\."), ""),
     (re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|bf)(?![a-zA-Z])"), ""),
     (re.compile(r"(?<!\\)\\[()\[\]]|\\?\$|[\u200b-\u200f\u2060\ufeff]"), ""),
@@ -85,7 +87,8 @@ _POWER = r"(?:\s*\^\s*\{?\s*[0-9]\s*\}?)?"
 _TEXT_UNIT = re.compile(
     rf"""
     (?<=[0-9A-Za-z)}}\]])\s*
-    (?!{_FONT}\{{\s*(?:{SCALE}|[ie]\s*\}}))      # what may belong to the number stays
+    # What may belong to the number stays, as does a variable: 18x is no 18.
+    (?!{_FONT}\{{\s*(?:{SCALE}|(?:[abeijnqrtuv]|[xyzXYZ]+|pi)\s*\}}))
     {_TEXT}{_POWER}\s*\.?$
     """,
     re.VERBOSE,
@@ -191,9 +194,9 @@ def last_boxed(text: str) -> str | None:
     for token in _BRACES.finditer(text, start):
         if token["box"]:
             open_braces.append(token.end())
-        elif token.group() == "{":
+        elif token[0] == "{":
             open_braces.append(-1)
-        elif token.group() == "}" and open_braces:
+        elif token[0] == "}" and open_braces:
             opened = open_braces.pop()
             if opened > last_opened and (content := text[opened : token.start()].strip()):
                 last = content
@@ -218,7 +221,7 @@ def gold_answer(text: str) -> str | None:
     if start >= 0:
         bare = _BARE_BOXED.match(answer, start)
         boxed = bare["content"].rstrip(".,") if bare else last_boxed(answer[start:])
-        return None if boxed is None else single_backslashes(boxed)
+        return boxed and single_backslashes(boxed)
     answer = answer.strip(" *\n\r\t")
     if stated := _STATED.match(answer):
         answer = answer[stated.end() :]
@@ -259,7 +262,7 @@ def equivalent(prediction: str, reference: str) -> bool:
     if max(len(prediction), len(reference)) > MAX_ANSWER:
         return False
     left, right = normalise(prediction), normalise(reference)
-    if left == right:
+    if left.replace(" ", "") == right.replace(" ", ""):
         return left != ""
     return close(read_number(left), read_number(right))
 
@@ -273,8 +276,9 @@ def close(left: Fraction | None, right: Fraction | None) -> bool:
 def normalise(answer: str) -> str:
     r"""Remove what does not change an answer's meaning, and give the rest one spelling.
 
-    Gone are spaces and spacing commands, ``\left`` and ``\right``, dollar, percent and degree
-    signs, braces that only group, trailing units and the final period, and a leading ``x =``.
+    Gone are spaces, but for that of ``1, 234``, which is no number, and spacing commands, ``\left``
+    and ``\right``, dollar, percent and degree signs, braces that only group, trailing units and
+    the final period, and a leading ``x =``.
     Rewritten are synonymous commands, ``\frac12`` and ``1/2`` to ``\frac{1}{2}``, ``\sqrt3`` to
     ``\sqrt{3}``, ``.5`` to ``0.5``, ``x^{2}`` to ``x^2``, lists with "and" to lists with commas,
     ``(C)`` to ``C``.
@@ -282,7 +286,7 @@ def normalise(answer: str) -> str:
     if _PLAIN.fullmatch(answer):
         return answer
     text = _APART.sub(";", spell(answer).replace(r"\%", ""))
-    text = "".join(text.split()).removesuffix(".")
+    text = _SPACE.sub("", text).removesuffix(".")
     if text.count("=") + text.count("\\in") - text.count("\\infty") <= 1:
         text = _NAMED.sub("", text, count=1) if _NAMED.match(text) else text
     text = _SCRIPT.sub(r"\1\2", with_braces(text).removesuffix("."))
@@ -342,15 +346,15 @@ def read_number(normalised: str) -> Fraction | None:
         if not below:
             return None
         value = int(number["whole"] or 0) + _decimal(number["above"]) / below
-        return -value if number["sign"] == "-" else value
-    if number := _REPEATING.fullmatch(normalised):
+    elif number := _REPEATING.fullmatch(normalised):
         # 0.1(6) is (16 - 1) / 90: the digits with one period, less those before it.
         start = number["whole"].replace(",", "") + number["fixed"]
         period = number["period"]
         below = 10 ** len(number["fixed"]) * (10 ** len(period) - 1)
         value = Fraction(int(start + period) - int(start or "0"), below)
-        return -value if number["sign"] == "-" else value
-    return None
+    else:
+        return None
+    return -value if number["sign"] == "-" else value
 
 
 def _decimal(digits: str) -> Fraction:

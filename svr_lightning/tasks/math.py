@@ -49,7 +49,7 @@ class Math(Task):
     def answer_form(self, answer: str) -> AnswerForm | None:
         """Normalised, with its number if it is one: two are the same if :func:`equivalent`."""
         text = normalise(answer) if len(answer) <= MAX_ANSWER else ""
-        return AnswerForm(text, read_number(text)) if text else None
+        return AnswerForm(text.replace(" ", ""), read_number(text)) if text else None
 
     def grade(self, completion: str, problem: Problem) -> bool:
         """Whether the answer equals the reference by :func:`latex.equivalent`."""

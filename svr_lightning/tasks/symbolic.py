@@ -77,9 +77,8 @@ def prepare() -> None:
             env=_environment(),
             cwd="/",
         )
-        lines = done.stderr.decode(errors="replace").split("\n")
-        said = [line for line in lines if line.strip()] or [f"it ended with {done.returncode}"]
-        reason = said[-1]
+        said = done.stderr.decode(errors="replace").strip()
+        reason = said.rpartition("\n")[2] or f"it ended with {done.returncode}"
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = str(error)
     raise ConfigError(

@@ -256,6 +256,11 @@ def test_behind_a_mark_the_last_side_of_an_equation_counts_and_formatting_does_n
         *((a, None) for a in ("18 thousand five hundred", "18-thousand", "18 thousandths")),
         *((a, None) for a in ("18 fourths", "18 squared", "18 and a half", "18 hundred and 5")),
         *((a, "18") for a in ("18 percent", "18 dozen", "18m", "18 hundred-dollar bills")),
+        *((rf"18\text{{{a}}}", None) for a in ("x", " y", "xy", "n", "pi")),
+        *((rf"18\text{{{a}}}", "18") for a in (" dollars", "g", " m", "cm")),
+        *((a, None) for a in ("18, 000", "$18, 000", "1, 8", "18 lakh", "18 crores")),
+        *((a, None) for a in (".18", "$.18", "-.18", "= .18", "18 quadrillion")),
+        *((a, "18000") for a in (r"18,\!000", "18{,} 000", "18,000", r"18\,000")),
     ],
 )
 def test_what_a_number_says_in_words_is_read_with_it_or_nothing_is(answer, value):
