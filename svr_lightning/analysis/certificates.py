@@ -53,7 +53,7 @@ class Replayed:
         cls, rule: Confident, columns: Mapping[str, NDArray[Any]], cluster: NDArray[np.int64]
     ) -> "Replayed":
         """Averages [N] columns over each cluster's problems."""
-        size = cluster_sums(np.ones(len(cluster)), cluster)
+        size = np.bincount(cluster)
         means = {name: cluster_sums(column, cluster) / size for name, column in columns.items()}
         return cls(rule=rule, columns=means, single=bool((size == 1).all()))
 
@@ -299,8 +299,7 @@ def labels_needed(limit: float, share: float, delta: float, power: float = 0.9) 
         >>> labels_needed(0.1, 0.0, 0.1)
         22
     """
-    if not 0 <= share < limit < 1:
-        raise ValueError(f"a share of {share:g} never certifies a limit of {limit:g}")
+    require(0 <= share < limit < 1, f"a share of {share:g} never certifies a limit of {limit:g}")
     failures, n = 0, 1
     while True:
         high = n

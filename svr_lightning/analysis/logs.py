@@ -159,10 +159,9 @@ def _column_names(columns: Sequence[str]) -> dict[str, str]:
             "once",
         )
         mapped[name] = column
-    names = dict(mapped)
-    for name in LOG_COLUMNS:
-        if name in _REQUIRED or name not in mapped.values():  # "question" may be mapped to id
-            names.setdefault(name, name)
+    # After id=question there is no question.
+    own = [name for name in LOG_COLUMNS if name in _REQUIRED or name not in mapped.values()]
+    names = dict(zip(own, own, strict=True)) | mapped
     for name, column in mapped.items():
         shared = [other for other in names if other != name and names[other] == column]
         require(
@@ -238,8 +237,9 @@ def _number(text: str) -> Decimal:
 
 def _confidence(text: str) -> float:
     value = float(_number(text))
-    if not -_ROUNDING <= value <= 1 + _ROUNDING:
-        raise ValueError("give a number in [0, 1], or a percentage such as 85%")
+    require(
+        -_ROUNDING <= value <= 1 + _ROUNDING, "give a number in [0, 1], or a percentage such as 85%"
+    )
     return min(max(value, 0.0), 1.0)
 
 
@@ -247,8 +247,10 @@ def _count(text: str) -> int:
     if _THOUSANDS.fullmatch(text):
         raise ValueError("write whole numbers without a mark between their digits")
     number = _number(text)
-    if not 0 <= number <= MAX_COUNT or number % 1:
-        raise ValueError(f"give a whole number from 0 to {MAX_COUNT}, or an empty cell")
+    require(
+        0 <= number <= MAX_COUNT and number % 1 == 0,
+        f"give a whole number from 0 to {MAX_COUNT}, or an empty cell",
+    )
     return int(number)
 
 

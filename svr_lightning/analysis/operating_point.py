@@ -44,8 +44,7 @@ class Promise(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             possible = 0 < self.limit < math.inf and 0 < self.bound < math.inf
         else:
             possible = 0 < self.limit < 1 == self.bound
-        if not possible:
-            raise ValueError(f"{self}: there is no such promise")
+        require(possible, f"{self}: there is no such promise")
 
     def __str__(self) -> str:
         return f"{self.name} at most {self.limit:g}"
@@ -102,6 +101,8 @@ class Certificate(Struct, frozen=True, kw_only=True):
     confidence: Annotated[float, Meta(gt=0, lt=1)]
     decoding: dict[str, Any] = {}
     """See :func:`~svr_lightning.analysis.results.certified_settings`."""
+    policy: str | None = None
+    """The policy's path in the recording; None for a server's."""
     weights: str | None = None
     """SHA-256 of the policy's weights, if it is known."""
     data: _Data = _Data()
@@ -118,19 +119,16 @@ class Certificate(Struct, frozen=True, kw_only=True):
         """
         path = Path(path)
         require(path.is_file(), f"{path}: no such file; give the certificate.json of certify")
-        own = _content(path)
-        seal = own.pop(_SEAL, None)
-        digest = _content_digest(own)
         try:
-            certificate = convert({**own, "id": digest[:16]}, cls)
-        except ValueError as error:
+            content = convert(json.loads(path.read_bytes()), dict[str, Any])
+            seal = content.pop(_SEAL, None)
+            digest = _content_digest(content)
+            require(content.get("certified", 0) is not None, "nothing is certified there")
+            certificate = convert({**content, "id": digest[:16]}, cls)
+            require(seal == digest, f"not as certify wrote it, whose digest is {seal}")
+        except (OSError, ValueError, RecursionError) as error:
             reason = f"is not a certificate of a threshold ({field_error(error, 'the file')})"
             raise ConfigError(f"{path}: {reason}; certify again or remove it") from error
-        require(
-            seal == digest,
-            f"{path}: it is not as certify wrote it, whose digest is {seal}; certify again or "
-            "remove it",
-        )
         return certificate
 
     def __post_init__(self) -> None:
@@ -223,20 +221,15 @@ def read_operating_point(folder: str | os.PathLike[str]) -> Certificate | None:
     return Certificate.read(path) if path.exists() else None
 
 
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def weights_digest(folder: str | os.PathLike[str]) -> str | None:
     """The SHA-256 of a policy's weights; None if the folder has none."""
     digest, files = hashlib.sha256(), sorted(Path(folder).glob("*.safetensors"))
     for path in files:
-        with path.open("rb") as stream:
-            digest.update(path.name.encode() + hashlib.file_digest(stream, "sha256").digest())
+        digest.update(path.name.encode() + bytes.fromhex(sha256_of(path)))
     return digest.hexdigest() if files else None
-
-
-def _content(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"{path}: cannot be read ({error}); certify again or remove it"
-        ) from error
-    return content if isinstance(content, dict) else {}

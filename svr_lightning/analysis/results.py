@@ -59,7 +59,7 @@ class Evaluation:
     """One samples file, and what the results file beside it says; or another program's log."""
 
     samples: Path
-    tables: dict[str, TurnTable]
+    tables: Mapping[str, TurnTable]
     """The recorded turns of each data set, by name."""
     config: Mapping[str, Any]
     """The run's configuration; empty without a results file."""
@@ -89,18 +89,13 @@ class Evaluation:
         asked = Counter(self.questions.values())
         few = max(1, len(self.questions) // 10)
         names = {}
-        for (dataset, problem), question in self.questions.items():
-            name = problem if self.is_log else f"{dataset}/{problem}"
-            own = question is not None and asked[question] <= few
-            names[dataset, problem] = (name, str(question)) if own else (name,)
-        return names
-
-    def names_of(self, tables: Mapping[str, TurnTable]) -> Iterator[str]:
-        """All :attr:`names` of the problems of some tables."""
-        names = self.names
-        for dataset, table in tables.items():
+        for dataset, table in self.tables.items():
             for problem in table.ids:
-                yield from names[dataset, problem]
+                name = problem if self.is_log else f"{dataset}/{problem}"
+                question = self.questions[dataset, problem]
+                own = (question,) if question and asked[question] <= few else ()
+                names[dataset, problem] = (name, *own)
+        return names
 
     @property
     def calibration_note(self) -> str | None:
@@ -271,8 +266,8 @@ def certified_settings(
         datasets: those that count; None for all of validation and test.
 
     Returns:
-        :data:`DECODING`, what requests to a server leave of them ``unsent``, and
-        ``chat_template_kwargs``; of data sets ``task``, and where it is stated
+        :data:`DECODING`, what requests to a server leave of them ``unsent``, its ``model_name``,
+        and ``chat_template_kwargs``; of data sets ``task``, and where it is stated
         or the task is this package's ``max_completion_tokens``, each a list if they differ.
 
     Raises:
@@ -280,11 +275,15 @@ def certified_settings(
     """
     evaluation = section(config, "model", "evaluation")
     settings = {name: evaluation[name] for name in DECODING if name in evaluation}
+    engine = section(config, "model", "engine", "init_args")
     if settings:
-        settings["unsent"] = unsent(section(config, "model", "engine", "init_args", "fields"))
-    template = setting(config, "model", "policy", "chat_template_kwargs")
-    if template is not None:
-        settings["chat_template_kwargs"] = template
+        settings["unsent"] = unsent(section(engine, "fields"))
+    for place, name in (
+        (engine, "model_name"),
+        (section(config, "model", "policy"), "chat_template_kwargs"),
+    ):
+        if place.get(name) is not None:
+            settings[name] = place[name]
     limits: dict[str, set[int]] = {}
     data = section(config, "data")
     most = evaluation.get("max_completion_tokens")

@@ -21,11 +21,11 @@ user.
 """
 
 import argparse
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ from svr_lightning.analysis.operating_point import (
     Promise,
     problem_digests,
     sealed,
+    sha256_of,
     weights_digest,
 )
 from svr_lightning.analysis.repeats import independence_notes
@@ -194,8 +195,7 @@ def _certify(
     """Test, choose, measure, write."""
     recorded, promises = case.recorded, case.promises
     calibration, others = _split(recorded.tables, options)
-    rules = [replace(gate, threshold=threshold) for threshold in thresholds]
-    points = case.replay(calibration, rules)
+    points = case.replay(calibration, [replace(gate, threshold=each) for each in thresholds])
     _refuse_vacuous(points, case, gate)
     candidates = candidates_of(points, promises, 1 - options.confidence)
     choice = cheapest(candidates, promises)
@@ -206,7 +206,6 @@ def _certify(
     _show_choice(candidates, choice, promised, any_left=bool(others))
     notes = [*recorded.notes, *independence_notes(recorded.tables, recorded.questions)]
     measured = None
-    broken: list[str] = []
     if choice is not None:
         rule = replace(gate, threshold=choice.threshold)
         notes += case.failing_parts(rule)
@@ -214,7 +213,10 @@ def _certify(
             which = "the last problems" if options.check_last else "problems drawn at random"
             title = f"measured on {which}, which had no part in the choice"
             measured, broken = case.measure(others, rule, title, options.confidence)
-    policy = options.write
+            if broken:
+                choice = None
+                notes.append(f"broken there: {', '.join(broken)}. Nothing is certified")
+    policy, calibrated = options.write, replace(recorded, tables=calibration)
     certificate = sealed(
         schema_version=SCHEMA_VERSION,
         svr_lightning=svr_lightning.__version__,
@@ -229,45 +231,38 @@ def _certify(
         weights=None if policy is None else weights_digest(policy),
         data={
             "samples": str(recorded.samples),
-            "sha256": _sha256(recorded.samples),
+            "sha256": sha256_of(recorded.samples),
             "datasets": {name: len(table.ids) for name, table in calibration.items()},
             "clusters": clusters,
-            "problems": problem_digests([*recorded.names_of(calibration)]),
+            "problems": problem_digests(chain(*calibrated.names.values())),
         },
         candidates=to_builtins(candidates),
         certified=to_builtins(choice),
         measured=measured,
     )
     files = [(options.out or recorded.samples.parent / "certify") / "certificate.json"]
-    if choice is not None and policy is not None and not broken:
+    if choice is not None and policy is not None:
         files.append(policy / OPERATING_POINT)
     for file in files:
         write_json(file, certificate)
     say(*(f"note: {note}" for note in notes))
-    if broken:
-        say(f"broken there: {', '.join(broken)}. Do not use it: new problems may be harder")
     print(*files, sep=", ")  # in one piece, however long
-    return BROKEN if choice is None or broken else 0
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return BROKEN if choice is None else 0
 
 
 def _refuse_vacuous(points: Sequence[Replayed], case: "_Case", gate: Confident) -> None:
     """Refuse promises that no answer could break at any threshold."""
-    if not any(point.rates["accepted"] for point in points):
-        raise ConfigError(
-            f"the rule, {gate}, accepts no answer at any of the thresholds; give other "
-            "--thresholds, or record what the rule reads"
-        )
+    require(
+        any(point.rates["accepted"] for point in points),
+        f"the rule, {gate}, accepts no answer at any of the thresholds; give other "
+        "--thresholds, or record what the rule reads",
+    )
     for promise in case.promises:
-        if not any(promise.can_be_broken(point.rates) for point in points):
-            raise ConfigError(
-                f"the promise {promise} is vacuous: with T_max = {case.max_turns} no answer could "
-                "break it; choose another, such as --max-wrong-accepted, or give other --thresholds"
-            )
+        require(
+            any(promise.can_be_broken(point.rates) for point in points),
+            f"the promise {promise} is vacuous: with T_max = {case.max_turns} no answer could "
+            "break it; choose another, such as --max-wrong-accepted, or give other --thresholds",
+        )
 
 
 def _recording(options: argparse.Namespace) -> tuple[Evaluation, Confident]:
@@ -380,15 +375,11 @@ def _check(options: argparse.Namespace) -> int:
     """Test each promise of a certificate on new problems."""
     certificate = Certificate.read(options.check)
     recorded, gate = _recording(options)
-    require(
-        not (recorded.is_log and certificate.rule.needs_correct),
-        f"{options.check}: its rule reads verdicts, and a log has none",
-    )
     # The recording's own threshold is not applied.
     rule = replace(gate, threshold=certificate.rule.threshold)
     decoding = certified_settings(recorded.config, recorded.tables)
-    if other := certificate.departures(rule, certificate.max_turns, decoding):
-        raise ConfigError(f"recorded with {', '.join(other)}; record with the certified settings")
+    other = certificate.departures(rule, certificate.max_turns, decoding)
+    require(not other, f"recorded with {', '.join(other)}; record with the certified settings")
     tables = _others(recorded, certificate)
     recorded = replace(recorded, tables=tables)
     case = _Case(recorded, certificate.promised, certificate.max_turns)
@@ -397,16 +388,16 @@ def _check(options: argparse.Namespace) -> int:
     if broken:
         surely = f"with confidence {options.confidence:g}; certify again on new problems"
         message = f"no longer kept: {', '.join(broken)}, {surely}"
-    notes = [] if broken else case.failing_parts(rule)
+    notes = [] if broken else [*case.failing_parts(rule)]
+    policy = setting(recorded.config, "model", "policy", "path")
+    if policy != certificate.policy:
+        notes.append(f"recorded with the policy {policy}, and certified with {certificate.policy}")
     say(message, *(f"note: {note}" for note in notes))
     return BROKEN if broken else 0
 
 
-def _others(recorded: Evaluation, certificate: Certificate) -> dict[str, TurnTable]:
+def _others(recorded: Evaluation, certificate: Certificate) -> Tables:
     """The problems that share no cluster with those of the calibration, if there are any."""
-    note = certificate.calibration_note(recorded.names)
-    if note is None:
-        return recorded.tables
     calibrated = certificate.calibrated_on(recorded.names)
     others = {}
     for name, table in recorded.tables.items():
@@ -414,8 +405,9 @@ def _others(recorded: Evaluation, certificate: Certificate) -> dict[str, TurnTab
         rows = ~np.isin(table.cluster, table.cluster[used])
         if rows.any():
             others[name] = table.select(rows)
-    rest = "they are left out" if others else "check on new problems, since these show little"
-    say(f"{note}; {rest}")
+    if note := certificate.calibration_note(recorded.names):
+        rest = "they are left out" if others else "check on new problems, since these show little"
+        say(f"{note}; {rest}")
     return others or recorded.tables
 
 
@@ -477,7 +469,7 @@ def _show_choice(
         "Ask for several promises in one command: asked one by one, more of them are wrong, and so "
         "are thresholds that are picked from this table"
     )
-    say(f"{which} can keep the promise: {promised}", advice)
+    say(f"{which} can keep the promise: {promised}", f"{advice}. The file is no certificate")
 
 
 def _rate(rates: Mapping[str, float], name: str) -> str:

@@ -235,6 +235,7 @@ def _rule(options: argparse.Namespace) -> tuple[StopRule, Certificate | None]:
         return found.rule, None
     drawn = {
         "chat_template_kwargs": options.chat_template_kwargs,
+        "model_name": options.model,
         "unsent": unsent(options.upstream_fields),
     }
     other = found.departures(found.rule, found.max_turns, drawn)

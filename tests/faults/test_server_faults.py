@@ -434,6 +434,8 @@ def test_a_certificate_for_something_else_is_refused(tmp_path, capsys):
     certificate(tmp_path, decoding={"unsent": []})
     line = refused(capsys, *SERVE, *upstream, "--upstream-fields", '{"temperature": null}')
     assert "promises nothing for unsent=['temperature'] instead of []" in line
+    certificate(tmp_path, decoding={"model_name": "another"})
+    assert "nothing for model_name=m instead of another" in refused(capsys, *SERVE, *upstream)
     certificate(tmp_path, weights="others", decoding={"chat_template_kwargs": {}})
     file.rename(tmp_path / "operating_point.json")  # which is read without being named
     policy = ["--policy", tmp_path, "--chat-template-kwargs", "{}"]

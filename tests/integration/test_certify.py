@@ -105,6 +105,9 @@ def test_a_promise_that_no_threshold_keeps_is_not_certified(samples, policy, cap
     assert "Fewer --thresholds need fewer. Ask for several promises in one command" in said
     assert "and so are thresholds that are picked from this table" in said
     assert "--calibrate-on 1" not in said  # as it was
+    assert "picked from this table. The file is no certificate" in said
+    line = refused(capsys, "certify", "--check", certificate_of(samples), samples.parent)
+    assert "is not a certificate of a threshold (the file: nothing is certified there)" in line
     assert certify(samples, "--thresholds", "0.6", "--calibrate-on", "0.5") == 1
     said = screen(capsys)
     assert "--calibrate-on 1 uses all that are there. Ask for" in said  # one threshold is fewest
@@ -208,6 +211,28 @@ def test_a_recording_of_other_settings_is_not_compared(samples, tmp_path, capsys
     assert certify(samples) == 0
     line = refused(capsys, "certify", "--check", certificate_of(samples), tmp_path / "hot")
     assert "recorded with temperature=0.6 instead of 0.0" in line
+
+
+def test_a_check_of_another_policy_says_so_and_of_another_servers_model_is_none(
+    samples, tmp_path, capsys
+):
+    def evaluated(folder: Path, **model: Any) -> Path:
+        rows = problems(folder.name, 100)
+        write_results(folder, rows, {"model": {"evaluation": {"temperature": 0.0}, **model}}, {})
+        return folder
+
+    evaluated(samples.parent, policy={"path": "a"})
+    assert certify(samples) == 0
+    assert check(samples, evaluated(tmp_path / "new", policy={"path": "b"})) == 0
+    assert "note: recorded with the policy b, and certified with a" in screen(capsys)
+    assert check(samples, evaluated(tmp_path / "same", policy={"path": "a"})) == 0
+    assert "note: " not in screen(capsys)
+    first, other = ({"engine": {"init_args": {"model_name": name}}} for name in ("m", "n"))
+    evaluated(samples.parent, **first)
+    assert certify(samples) == 0
+    new = evaluated(tmp_path / "other", **other)
+    line = refused(capsys, "certify", "--check", certificate_of(samples), new)
+    assert "recorded with model_name=n instead of m" in line
 
 
 def test_the_plan_says_how_many_labels_a_promise_needs(capsys):
@@ -341,8 +366,9 @@ def test_errors_that_grow_with_time_show_in_the_last_problems_alone(tmp_path, po
     assert certify(samples, "--check-last", "0.25", "--write", str(policy), max_pse="0.25") == 1
     assert found(samples)["data"]["datasets"] == {"toy": 225}
     assert found(samples)["measured"]["pse"]["rate"] == 0.4
+    assert found(samples)["certified"] is None  # nor does any other command take it
     assert read_operating_point(policy) is None
-    assert "broken there: pse" in screen(capsys)
+    assert "note: broken there: pse. Nothing is certified" in screen(capsys)
 
 
 def test_a_data_set_on_which_the_rule_fails_is_named(tmp_path, capsys):
