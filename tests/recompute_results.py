@@ -47,7 +47,7 @@ def worth(rows, right):
     if alone == 0:
         return len(groups)
     together = sum(sum(y - mean for y in group) ** 2 for group in groups.values())
-    return min(len(rows), len(rows) * alone / together)
+    return len(rows) / max(1.0, together / alone)
 
 
 def wilson(p, n):
@@ -69,6 +69,7 @@ def dataset_values(rows):
     ]
     checked = [t for t in turns if t["verdict"] is not None]
     committed = [t for t in checked if t["verdict"] in ("CORRECT", "INCORRECT")]
+    counted = all(t["prompt_tokens"] and t["completion_tokens"] for t in turns)
     prompt = sum(t["prompt_tokens"] for t in turns)
     completion = sum(t["completion_tokens"] for t in turns)
     premature = [r["stopped_early"] and not y for r, y in zip(rows, right, strict=True)]
@@ -83,9 +84,9 @@ def dataset_values(rows):
         "first_turn_accuracy": ratio(sum(p[0]["correct"] for p in paths if p), n),
         "any_turn_accuracy": ratio(sum(any(t["correct"] for t in p) for p in paths), n),
         "turns": ratio(len(turns), n),
-        "avg_prompt_tokens": ratio(prompt, n),
-        "avg_completion_tokens": ratio(completion, n),
-        "avg_total_tokens": ratio(prompt + completion, n),
+        "avg_prompt_tokens": ratio(prompt, n * counted),
+        "avg_completion_tokens": ratio(completion, n * counted),
+        "avg_total_tokens": ratio(prompt + completion, n * counted),
         "esr": ratio(sum(row["stopped_early"] for row in rows), n),
         "pse": ratio(sum(premature), n),
         "accepted": ratio(sum(accepted), n),

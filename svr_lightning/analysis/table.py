@@ -293,6 +293,8 @@ def _problem(record: SampleRecord) -> RecordedProblem:
             )
         verdict = NO_VERDICT if turn.verdict is None else VERDICT_CODES[turn.verdict]
         tokens = (turn.prompt_tokens, turn.completion_tokens)
+        if 0 in tokens:  # a sum of what was counted would be too low
+            tokens = (0, 0)
         rows.append((standing, verdict, *signals[1:], *tokens))
     return RecordedProblem(
         id=record.id,

@@ -94,18 +94,16 @@ def read_reply(reply: Any) -> AnyCompletion:
     return completion
 
 
-def refused(error: Exception) -> str | None:
-    """Why this one request was refused, if an error of any client says so by its HTTP status.
+def refused(error: object) -> str | None:
+    """Why this one request was refused, by the model or, as an HTTP status says, by its server.
 
     Another one may be answered: its prompt may be shorter, or pass a filter of content.
     """
+    if getattr(error, "refusal", None) is not None:
+        return str(error)
     response = getattr(error, "response", None)
-    statuses = (
-        getattr(error, "status", None),
-        getattr(error, "status_code", None),
-        getattr(response, "status_code", None),
-    )
-    if not any(status in OF_ONE_REQUEST for status in statuses):
+    named = ((error, "status"), (error, "status_code"), (response, "status_code"))
+    if not any(getattr(one, name, None) in OF_ONE_REQUEST for one, name in named):
         return None
     message, _, _ = error_in(getattr(response, "content", b"") or str(error).encode())
     return message or one_line(error)
@@ -181,13 +179,18 @@ class Result:
 
     @property
     def prompt_tokens(self) -> int:
-        """Prompt tokens of all calls, also of those that gave no turn; 0 if they are not known."""
-        return self.unused.prompt_tokens + sum(c.prompt_tokens for c in self.completions)
+        """Prompt tokens of all calls, also of those that gave no turn; 0 if some are not known."""
+        return self._spent("prompt_tokens")
 
     @property
     def completion_tokens(self) -> int:
-        """Completion tokens of the same calls; 0 if they are not known."""
-        return self.unused.completion_tokens + sum(c.completion_tokens for c in self.completions)
+        """Completion tokens of the same calls; 0 if some are not known."""
+        return self._spent("completion_tokens")
+
+    def _spent(self, kind: str) -> int:
+        if any(said.text and not getattr(said, kind) for said in self.completions):
+            return 0
+        return sum(getattr(one, kind) for one in (self.unused, *self.completions))
 
     @property
     def completions(self) -> list[AnyCompletion]:
@@ -247,9 +250,8 @@ class Controller:
         check_fields(self)
         with as_config_error():
             _ = self.named_task
-        fresh = isinstance(self.dialogue, FreshTurns)
         require(
-            self.at_once == 1 or fresh,
+            self.at_once == 1 or isinstance(self.dialogue, FreshTurns),
             f"at_once={self.at_once} needs the dialogue FreshTurns",
         )
         require(
@@ -386,13 +388,12 @@ class Controller:
             try:
                 completion = await calls.next(request, deadline, self.max_turns - len(turns))
             except Exception as error:
-                if isinstance(error, ServerError) and error.refusal is not None:
-                    calls.refusal = error.refusal
-                    return False, str(error)
                 reason = refused(error)
-                if reason is None or not turns:
+                calls.refusal = getattr(error, "refusal", None)
+                if reason is None or not (turns or calls.refusal):
                     raise
-                return False, f"turn {len(turns) + 1} was refused: {reason}"
+                of_server = f"turn {len(turns) + 1} was refused: {reason}"
+                return False, reason if calls.refusal else of_server
             if completion is None:
                 return False, f"limit of {self.seconds:g} seconds"
             prompts, accepted = await calls.read(rollout, completion)
@@ -420,9 +421,7 @@ class Controller:
             await calls.close(())
         if completion is None:
             return Escalation(None, f"limit of {self.seconds:g} seconds")
-        if not completion.text.strip():
-            return Escalation(completion, "an answer without text")
-        return Escalation(completion)
+        return Escalation(completion, "" if completion.text.strip() else "an answer without text")
 
 
 def _advance(rollout: RolloutGenerator, completion: AnyCompletion) -> tuple[Any, bool]:
@@ -450,9 +449,13 @@ class _Calls:
         """Completion tokens that no call exceeds."""
         self.refusal: RemoteCompletion | None = None
         """What the model said in the call that it refused."""
+        self._refusals: list[RemoteCompletion | None] = []
+        """What it said in other calls that were refused while further ones ran."""
 
     async def next(self, prompt: PromptRequest, deadline: float, most: int) -> AnyCompletion | None:
         """The completion that is there first; None if none is before the deadline, or it is over.
+
+        A refusal counts if no other call runs.
 
         Args:
             prompt: the same for all that run at the same time.
@@ -472,6 +475,10 @@ class _Calls:
             if task.done():
                 del self._running[task]
                 self._taken += time.monotonic() - started
+                error = task.exception()
+                if self._running and refused(error):
+                    self._refusals.append(getattr(error, "refusal", None))
+                    return await self.next(prompt, deadline, len(self._running))
                 return task.result()
         return None
 
@@ -501,8 +508,8 @@ class _Calls:
             else (prompt, task.result().completion_tokens)
             for task, started in self._running.items()
         ]
-        if self.refusal is not None:
-            unused.append((self.refusal.prompt_tokens, self.refusal.completion_tokens))
+        refusals = filter(None, (*self._refusals, self.refusal))
+        unused += ((said.prompt_tokens, said.completion_tokens) for said in refusals)
         return Unused(len(unused), sum(p for p, _ in unused), round(sum(c for _, c in unused)))
 
 

@@ -21,11 +21,9 @@ from svr_lightning.core.parsing import (
 )
 from svr_lightning.core.ranges import Count
 from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import Decoding, Message, Turn
+from svr_lightning.core.types import LEAST_TEMPERATURE, Decoding, Message, Turn
 from svr_lightning.errors import field_error, one_line, require
 
-LEAST_TEMPERATURE = 0.01
-"""Above 0. vLLM raises lower ones to it, and scores divided by a tiny number overflow."""
 _OTHER_THAN_TEXT = re.compile(
     r"tools|functions|tool_calls|function_call|audio|modalities|prediction|documents|web_search_options|echo"
     r"|(?:top_|prompt_)?logprobs|continue_final_message"
@@ -327,7 +325,6 @@ def answer_json(
         "completion_tokens": result.completion_tokens,
         "total_tokens": result.prompt_tokens + result.completion_tokens,
     }
-    uncounted = any(said.text and not said.completion_tokens for said in result.completions)
     message = {"role": "assistant", "content": None, "refusal": result.refusal or result.reason}
     finish = "stop"
     if result.completion is not None:
@@ -342,7 +339,7 @@ def answer_json(
         **head,
         "object": "chat.completion",
         "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": None}],
-        "usage": None if uncounted else usage,
+        "usage": usage if all(usage.values()) else None,
         "svr": svr_json(result, uncertified, ignored),
     }
 

@@ -14,6 +14,8 @@ from msgspec import Meta
 
 from svr_lightning.core.ranges import Checked, Count, NotNegative, WholeNumber
 
+LEAST_TEMPERATURE = 0.01
+"""Above 0. vLLM raises lower ones to it, and scores divided by a tiny number overflow."""
 Message = dict[str, str]
 """One chat message, ``{"role": ..., "content": ...}``."""
 

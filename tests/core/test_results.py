@@ -261,7 +261,14 @@ def test_every_number_can_be_recomputed_from_the_samples(tmp_path):
         {**row, "observed_turns": 3, "dataset": "seen", "cluster": "ab"[row["id"] > "c"]}
         for row in kept
     ]
-    rows = [*_mixed(), *random_rows, *kept, *seen, *UNCHECKED]
+    # Clusters that are all half right, and a server that counted completions alone.
+    halves = [
+        {**record(f"{k}{right}", (right, "C", 0.9, 1), dataset="halves"), "cluster": str(k)}
+        for k in range(3)
+        for right in (True, False)
+    ]
+    halves[0]["turns"][0]["prompt_tokens"] = 0
+    rows = [*_mixed(), *random_rows, *kept, *seen, *halves, *UNCHECKED]
     written = write_results(tmp_path, rows, {}, {})
     found = _leaves({part: written[part] for part in ("datasets", "macro")})
     expected = _leaves(recompute(tmp_path / "samples.jsonl"))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -47,14 +48,19 @@ CLAUDES = completion(
 """Unlike OpenAI's in much at once; tests/core/test_chat_protocol.py has every shape by itself."""
 
 
-def test_tokens_that_nobody_counted_are_not_known():
-    answer = completion(SURE, usage=None)
+@pytest.mark.parametrize("usage", [None, {"completion_tokens": 20}, {"prompt_tokens": 40}])
+def test_tokens_that_nobody_counted_are_not_known(usage):
+    answer = completion(SURE, usage=usage)
     with proxy(lambda *_: answer) as (url, _):
         said = chat(url).json()
     assert said["usage"] is None
-    assert said["svr"]["turns"][0]["completion_tokens"] is None
-    asked = json.loads(answer.body)
-    assert Controller(lambda *_: asked, "countdown").solve(QUESTION).completion_tokens == 0
+    counts = {"prompt_tokens": None, "completion_tokens": None} | (usage or {})
+    assert said["svr"]["turns"][0].items() >= counts.items()
+    asked = iter([json.loads(completion(DOUBT).body), json.loads(answer.body)])
+    result = Controller(lambda *_: next(asked), "countdown").solve(QUESTION)
+    known = {"prompt_tokens": 80, "completion_tokens": 40}  # of both turns
+    for kind, count in counts.items():
+        assert getattr(result, kind) == (known[kind] if count else 0)
 
 
 def two_turns(second: Reply, **settings: Any) -> Any:
@@ -229,6 +235,26 @@ def test_fresh_samples_run_at_once_and_end_when_one_is_accepted():
     assert 38 <= svr["unused"]["completion_tokens"] <= 44
     assert said.json()["usage"]["prompt_tokens"] == 120
     assert (greedy.status_code, "temperature: must be" in greedy.text) == (400, True)
+
+
+def test_a_refused_sample_ends_none_of_the_others():
+    refusal = completion(None, message={"refusal": "No."})
+    filtered = Reply(b'{"error": {"message": "filtered"}}', 400)
+
+    def answer(_: dict[str, Any], number: int) -> Reply:
+        return replace({1: refusal, 2: filtered}.get(number, completion(SURE)), delay=number / 5)
+
+    fresh = {"dialogue": FreshTurns(SelfVerifying()), "at_once": 3}
+    with proxy(answer, **fresh) as (url, upstream):
+        said = chat(url, temperature=0.8).json()
+        assert len(upstream.bodies) == 3
+    assert (said["svr"]["accepted"], len(said["svr"]["turns"])) == (True, 1)
+    assert said["svr"]["unused"] == {"calls": 1, "prompt_tokens": 40, "completion_tokens": 20}
+    with proxy(lambda *_: refusal, **fresh) as (url, upstream):
+        said = chat(url, temperature=0.8).json()
+        assert len(upstream.bodies) == 3
+    assert (said["choices"][0]["message"]["refusal"], said["svr"]["turns"]) == ("No.", [])
+    assert said["svr"]["unused"]["calls"] == 3
 
 
 def test_a_cancelled_question_cancels_all_of_its_samples():
