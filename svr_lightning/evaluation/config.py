@@ -6,9 +6,9 @@ from typing import Annotated, Literal, NamedTuple
 from msgspec import Meta
 
 from svr_lightning.analysis.results import applied_limit
-from svr_lightning.core.ranges import Count, NotNegative, WholeNumber, check_fields
+from svr_lightning.core.ranges import Count, NotNegative, WholeNumber, check_fields, require_field
 from svr_lightning.core.stopping import Confident, StopRule
-from svr_lightning.core.types import Decoding
+from svr_lightning.core.types import LEAST_TEMPERATURE, Decoding
 from svr_lightning.errors import require
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import Dialogue, FreshTurns
@@ -63,6 +63,8 @@ class EvaluationConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        drawn = self.temperature == 0 or self.temperature >= LEAST_TEMPERATURE
+        require_field(self, "temperature", drawn, "must be 0, or at least 0.01")
         require(
             self.temperature > 0 or not self.fresh_turns,
             "model.evaluation.fresh_turns at temperature=0: all turns would be the same; set "
@@ -73,9 +75,9 @@ class EvaluationConfig:
             "model.evaluation.greedy_check at temperature=0: all tokens are greedy already; set "
             "model.evaluation.temperature",
         )
-        drawn = Decoding(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
+        decoding = Decoding(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
         require(
-            not (drawn.restricted and self.full_rule.needs_tokens),
+            not (decoding.restricted and self.full_rule.needs_tokens),
             f"model.evaluation.stop={self.full_rule} with top_p={self.top_p}, top_k={self.top_k}: "
             "vLLM reports log-probabilities of the restricted distribution; leave both out",
         )

@@ -74,7 +74,7 @@ def collect_rollout(
         raise ValueError(f"resample={resample!r} needs fresh=, which draws training problems")
 
     def run(problems: Sequence[Problem], attempt: int) -> list[Group]:
-        progress = Progress("rollout", 0, quiet=not show_progress)
+        progress = Progress("rollout", 0, turns=max(recipe.horizon, 2), quiet=not show_progress)
         driver = Driver(
             engine,
             renderer,

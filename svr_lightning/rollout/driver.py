@@ -138,7 +138,8 @@ class Driver:
                     for output in self._engine.step() if self._waiting else ():
                         self._deliver(output)
                     self._progress.in_flight = len(self._waiting)
-                    refresh(sum(running.round - 1 for running, _ in self._waiting.values()))
+                    rounds = {job.index: job.round for job, _ in self._waiting.values()}
+                    refresh(sum(rounds.values()) - len(rounds))
                     unfinished -= len(self._ended)
                     yield from self._ended
                     self._ended.clear()

@@ -19,7 +19,7 @@ from svr_lightning.core.ranges import (
     check_fields,
     require_field,
 )
-from svr_lightning.core.types import Decoding
+from svr_lightning.core.types import LEAST_TEMPERATURE, Decoding
 from svr_lightning.errors import require
 from svr_lightning.evaluation.config import EvaluationConfig as EvaluationConfig
 from svr_lightning.recipes.base import PLACE, Recipe
@@ -75,7 +75,8 @@ def check_sampling(recipe: Recipe, sampling: Decoding, updates: int) -> None:
     Raises:
         ConfigError: naming the setting.
     """
-    require_field(sampling, "temperature", sampling.temperature > 0, "must be above 0 in training")
+    drawn = sampling.temperature >= LEAST_TEMPERATURE
+    require_field(sampling, "temperature", drawn, "must be at least 0.01 in training")
     level, top_p, top_k = recipe.loss.behaviour_correction, sampling.top_p, sampling.top_k
     for setting, off in (
         (f"model.updates_per_rollout={updates}", updates == 1),

@@ -27,7 +27,7 @@ from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.policy.config import LoRAConfig, PolicyConfig
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.training.config import OptimizerConfig, ReferenceConfig
+from svr_lightning.training.config import EvaluationConfig, OptimizerConfig, ReferenceConfig
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
@@ -124,6 +124,7 @@ def test_arguments_of_a_function_are_held_to_their_ranges():
     [
         (lambda: Decoding(top_p=0.0), "top_p=0.0 must be above 0"),
         (lambda: Decoding(max_completion_tokens=0), "max_completion_tokens=0 must be at least 1"),
+        (lambda: EvaluationConfig(temperature=1e-39), "temperature=1e-39 must be 0, or at least"),
         (lambda: LoRAConfig(r=0), "r=0 must be at least 1"),
         (lambda: PolicyConfig(max_prompt_tokens=0), "max_prompt_tokens=0 must be at least 1"),
         (lambda: PolicyConfig(max_model_len=4096), "max_prompt_tokens=4096 must be below max_mod"),

@@ -7,7 +7,23 @@ import pytest
 
 from svr_lightning.callbacks import Progress as TrainingProgress
 from svr_lightning.display import Progress
-from tests.scripted import PROBLEMS, at_places, evaluator, says, words
+from svr_lightning.engines.base import Engine
+from svr_lightning.recipes.base import Recipe
+from svr_lightning.recipes.igrpo import IGRPO
+from svr_lightning.recipes.svr import SVR
+from svr_lightning.rollout.collect import collect_rollout
+from tests.scripted import (
+    DECODING,
+    PROBLEMS,
+    RENDERER,
+    RUN_SEED,
+    STEP,
+    at_places,
+    evaluator,
+    says,
+    words,
+)
+from tests.scripted_engine import ScriptedEngine
 from tests.small_fit import data, module, trainer
 
 
@@ -38,12 +54,29 @@ def test_an_evaluation_counts_its_turns_and_the_tokens_that_were_generated(monke
     assert re.search(r"toy 3/3, .* tok/s, 6 turns, 0 in flight", capsys.readouterr().out)
 
 
-def test_the_turns_of_unfinished_problems_count_for_the_time_that_is_left(monkeypatch, capsys):
+def rolled(engine: Engine, recipe: Recipe) -> None:
+    settings = {"sampling": DECODING, "seed": RUN_SEED, "step": STEP, "show_progress": True}
+    collect_rollout(engine, recipe, PROBLEMS[:1], renderer=RENDERER, **settings)
+
+
+@pytest.mark.parametrize(
+    ("work", "name"),
+    [
+        (lambda engine: evaluator(engine, max_turns=2).solve(PROBLEMS, "toy"), "toy 0/3"),
+        (lambda engine: rolled(engine, SVR(group_size=3, horizon=2)), "rollout 0/3"),
+        (lambda engine: rolled(engine, IGRPO(group_size=3)), "rollout 0/1"),  # drafts, then these
+    ],
+)
+def test_the_turns_of_unfinished_problems_count_for_the_time_that_is_left(
+    work, name, monkeypatch, capsys
+):
     clock = count(0.0, 30.0)  # as often as a line is shown
     monkeypatch.setattr("tqdm.std.time", lambda: next(clock))
-    engine = at_places(lambda *_: words(says("8+4-2", "CORRECT", 0.9)))
-    evaluator(engine, max_turns=2).solve(PROBLEMS, "toy")
-    shown = re.findall(r"toy 0/3, (\S+), (\S+) left", capsys.readouterr().out)
+    said = words(says("8+4-2", "CORRECT", 0.9))
+    engine = ScriptedEngine(lambda _: said)
+    engine.sync(None, STEP)
+    work(engine)
+    shown = re.findall(rf"{name}, (\S+), (\S+) left", capsys.readouterr().out)
     assert shown[0] == ("00:00", "?")
     elapsed, left = shown[-1]
     assert elapsed == left  # one of the two turns of each
