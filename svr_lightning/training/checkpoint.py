@@ -87,7 +87,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
         except Exception as error:
             raise ConfigError(
                 f"checkpoint {target} is damaged ({format_exception(error)}); "
-                "give --ckpt_path another one, or begin again in another --trainer.default_root_dir"
+                "resume from another one, or begin again in another folder"
             ) from error
 
 

@@ -54,8 +54,7 @@ def differences(one: Path, other: Path, rounded: tuple[str, ...] = ()) -> list[s
         found.append("rollouts.jsonl")
     rows = sorted(_metrics(one) ^ _metrics(other))
     found += [f"metrics.csv: {row}" for row in rows if row[1] not in rounded]
-    samples = [sorted(f.relative_to(d) for d in (one,) for f in d.glob("eval/*/*.json*"))]
-    for name in samples[0]:
+    for name in sorted({f.relative_to(d) for d in (one, other) for f in d.glob("eval/*/*.json*")}):
         left, right = (_evaluation(folder / name) for folder in (one, other))
         if left != right:
             found.append(str(name))

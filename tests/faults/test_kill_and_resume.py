@@ -55,6 +55,8 @@ def test_a_validation_is_made_up_for_where_a_kill_cut_it_off(uninterrupted, tmp_
     _kill_at(evaluation / "results.json", resume(folder))  # right behind it
     assert wait(resume(folder)) == 0
     assert differences(uninterrupted[0], folder) == []
+    (evaluation / "more.json").write_text("{}")
+    assert differences(uninterrupted[0], folder) == ["eval/step-000004/more.json"]
 
 
 def _kill_at(path: Path, process: BaseProcess) -> None:

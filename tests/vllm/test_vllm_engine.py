@@ -162,6 +162,8 @@ def test_it_wakes_with_the_present_weights_and_never_with_older_ones():
     assert calls == ["collective_rpc reload_weights", "reset_prefix_cache"]  # it is awake
     calls.clear()
     assert engine.sleep()  # nothing to serve, so that the next use has to sync
+    with pytest.raises(RuntimeError, match="has no weights"):
+        engine.submit(ask(0))
     with torch.no_grad():
         model.get_input_embeddings().weight.mul_(1.5)
     engine.sync(model, 1)
@@ -188,9 +190,13 @@ def _record(target: Any, name: str, calls: list[str]) -> None:
 
 
 def test_an_untied_policy_is_not_served_by_a_tied_engine():
-    engine = started(served_model("qwen3"))
+    model = served_model("qwen3")
+    engine = started(model)
+    engine.sync(model, 0)
     with pytest.raises(ConfigError, match="embeddings were tied or untied after"):
         engine.sync(served_model("qwen3", tied=False), 1)
+    with pytest.raises(RuntimeError, match="has no weights"):  # not those of before either
+        engine.submit(ask(0))
 
 
 def test_a_model_that_vllm_cannot_run_is_one_line():
