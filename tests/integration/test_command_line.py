@@ -62,6 +62,16 @@ def test_commands_that_read_files_do_not_import_torch(command, tmp_path):
     assert done.stdout.endswith("set()\n")
 
 
+def test_the_proxy_does_not_import_torch():
+    code = (
+        "import sys\nfrom svr_lightning.cli import main, serve\n"
+        "words = '--task gsm8k --upstream http://h/v1 --model m'.split()\n"
+        "serve.make_server(main.parser_of('serve').parse_args(words))\n"
+        "print('torch' in sys.modules)"
+    )
+    assert ran(sys.executable, "-c", code).stdout == "False\n"
+
+
 def test_help_and_errors_name_the_program_that_was_called(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     for called, program in (
