@@ -13,8 +13,7 @@ from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.config import EvaluationConfig, OptimizerConfig, ReferenceConfig
 from svr_lightning.training.data import SVRDataModule
-from svr_lightning.training.module import SVRModule
-from svr_lightning.training.rollouts import Rollout
+from svr_lightning.training.module import Rollout, SVRModule
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
 

@@ -6,7 +6,7 @@ draw from the seed that it is given, so that a resumed run sees what an uninterr
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partialmethod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -199,19 +199,8 @@ class SVRDataModule(LightningDataModule):
         )
         return _loader(problems, order, self.problems_per_rollout // ranks)
 
-    def val_dataloader(self) -> list[DataLoader[Problem]]:
-        """One loader for each source."""
-        return self._evaluation_loaders("val")
-
-    def test_dataloader(self) -> list[DataLoader[Problem]]:
-        """One loader for each source."""
-        return self._evaluation_loaders("test")
-
-    def predict_dataloader(self) -> list[DataLoader[Problem]]:
-        """One loader, for the only source."""
-        return self._evaluation_loaders("predict")
-
-    def _evaluation_loaders(self, part: Split) -> list[DataLoader[Problem]]:
+    def evaluation_loaders(self, part: Split) -> list[DataLoader[Problem]]:
+        """One loader for each source of a part."""
         rank, ranks = self.shard
         loaders = []
         for source, problems in zip(self.sources[part], self.problems(part), strict=True):
@@ -226,6 +215,10 @@ class SVRDataModule(LightningDataModule):
             )
             loaders.append(_loader(problems, share, self.eval_batch_size or len(share)))
         return loaders
+
+    val_dataloader = partialmethod(evaluation_loaders, "val")
+    test_dataloader = partialmethod(evaluation_loaders, "test")
+    predict_dataloader = partialmethod(evaluation_loaders, "predict")
 
     def _load(self, part: Split, source: DataSource) -> list[Problem]:
         if part == "predict":

@@ -16,7 +16,9 @@ Departs from GRPO in:
 
 import math
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,16 +26,19 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from svr_lightning.core.ranges import Count, check_arguments
-from svr_lightning.core.types import Decoding, Problem
+from svr_lightning.core.seeds import SeedContext
+from svr_lightning.core.types import Decoding, Problem, Sample
 from svr_lightning.display import plain
 from svr_lightning.engines.acting_weights import adapters_of
 from svr_lightning.engines.base import Engine
 from svr_lightning.errors import require
 from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.policy.policy import RemotePolicy, seconds_now
-from svr_lightning.recipes.base import Recipe
+from svr_lightning.recipes.base import Group, Recipe, sample_of
+from svr_lightning.recipes.dialogues import Dialogue
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.rollout.collect import ResampleMode, collect_rollout
+from svr_lightning.rollout.collect import FreshProblems, ResampleMode, collect_rollout
+from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.checkpoint import check_adapters, check_weights, without_reference
 from svr_lightning.training.config import (
     EvaluationConfig,
@@ -47,7 +52,7 @@ from svr_lightning.training.distributed import (
     check_precision,
     gradient_sync,
 )
-from svr_lightning.training.evaluating import PolicyModule
+from svr_lightning.training.evaluating import PolicyModule, report_operating_point
 from svr_lightning.training.logs import (
     CSVLog,
     check_engine_gap,
@@ -67,15 +72,20 @@ from svr_lightning.training.optimizer import (
     mix_reference,
     set_scheduled_rates,
 )
-from svr_lightning.training.records import report_operating_point
-from svr_lightning.training.rollouts import (
-    Rollout,
-    fresh_source,
-    optimizer_steps,
-    warn_of_cut_prompts,
-)
 from svr_lightning.training.trainer import RolloutFitLoop
-from svr_lightning.training.update import TrainBatch, policy_update_loss
+from svr_lightning.training.update import TrainBatch, micro_batches, policy_update_loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """What one rollout gives to train on; the fit loop hands it to ``training_step``."""
+
+    groups: list[Group]
+    """One for each problem: trajectories, labels, rewards and advantages."""
+    steps: list[list[TrainBatch]]
+    """The micro-batches of each optimizer step."""
+    stats: dict[str, float]
+    """What is logged with the first of them."""
 
 
 class SVRModule(PolicyModule):
@@ -245,10 +255,11 @@ class SVRModule(PolicyModule):
     def training_step(self, rollout: Rollout, batch_idx: int) -> None:
         """Train on one rollout; Lightning calls it with what :meth:`collect` returned."""
         stats = rollout.stats
+        problem_ids = [group.problem.id for group in rollout.groups]
         for batches in rollout.steps:
             if self.global_step == self.trainer.max_steps:
                 break
-            self._update(batches, stats, rollout.problem_ids)
+            self._update(batches, stats, problem_ids)
             stats = {}
 
     def _update(
@@ -335,6 +346,92 @@ class SVRModule(PolicyModule):
         if self.reference is None and not self.trains:
             checkpoint["state_dict"] = without_reference(checkpoint["state_dict"])
         check_weights(self.state_dict(), checkpoint["state_dict"])
+
+
+def warn_of_cut_prompts(
+    renderer: Renderer, dialogue: Dialogue, problems: Sequence[Problem]
+) -> None:
+    """Warn of problems whose text does not fit a prompt; each process knows only its own."""
+    cut = [problem.id for problem in problems if not renderer.fits(dialogue.first(problem))]
+    if cut:
+        warnings.warn(
+            f"training problems {', '.join(cut)} do not fit model.policy.max_prompt_tokens="
+            f"{renderer.max_prompt_tokens}; the left of their text is cut",
+            stacklevel=2,
+        )
+
+
+def fresh_source(
+    data: SVRDataModule,
+    run_seed: int,
+    step: int,
+    batch_ids: frozenset[str],
+    warn: Callable[[Sequence[Problem]], None],
+) -> FreshProblems:
+    """A function that draws training problems for one process, to replace degenerate groups.
+
+    The draw is the same on all processes, and each takes its own stride of it, so that no two get
+    the same problem.
+
+    Args:
+        data: the problems, and this process's place among all.
+        run_seed: of the run.
+        step: optimizer steps before this rollout.
+        batch_ids: problems that are not drawn: those of all processes where single ones are
+            replaced (``top_up``); none where whole batches are drawn.
+        warn: called with the problems of each draw.
+    """
+    rank, ranks = data.shard
+
+    def fresh(draw: int, count: int, exclude: frozenset[str]) -> list[Problem]:
+        seed = SeedContext(run_seed=run_seed, step=step, attempt=draw).seed("", purpose="resample")
+        drawn = data.fresh_problems(seed, (count + len(exclude)) * ranks, batch_ids)
+        mine = [problem for problem in drawn[rank::ranks] if problem.id not in exclude][:count]
+        warn(mine)
+        return mine
+
+    return fresh
+
+
+def optimizer_steps(
+    module: SVRModule, groups: Sequence[Group], version: int
+) -> list[list[TrainBatch]]:
+    """The micro-batches of the optimizer steps that share a rollout.
+
+    Where there are several steps, ratios start from the trainer's log-probabilities; of a single
+    one they are the loss's own.
+
+    Args:
+        module: the training.
+        groups: of this process.
+        version: optimizer steps of the weights that sampled.
+    """
+    updates, per_problem = module.updates_per_rollout, module.recipe.samples_per_problem
+    samples: list[Sample | None] = []
+    for group in groups:
+        samples += [*group.samples, *[None] * (per_problem - len(group.samples))]
+    turns = [turn for group in groups for t in group.trajectories for turn in t.turns]
+    shortest = min(turns, key=lambda turn: turn.completion.completion_tokens)
+    problems = module.data.problems_per_step // module.trainer.world_size
+    accumulate = math.ceil(problems * per_problem / module.micro_batch_size)
+    batches = micro_batches(
+        samples,
+        accumulate=accumulate,
+        updates=updates,
+        version=version,
+        renderer=module.actor.renderer,
+        dummy_sample=sample_of(shortest, groups[0].problem, 0.0),
+    )
+    if updates > 1:
+        batches = [_with_trainer_logprobs(module, batch) for batch in batches]
+    return [batches[i : i + accumulate] for i in range(0, len(batches), accumulate)]
+
+
+def _with_trainer_logprobs(module: SVRModule, batch: TrainBatch) -> TrainBatch:
+    # The engine's own are unsuitable: their rounding can exceed the clip range.
+    with module.trainer.precision_plugin.train_step_context():
+        logprobs = module.actor.logprobs(batch.to(module.device), module.sampling.temperature)
+    return replace(batch, trainer_logprobs=logprobs.to(batch.engine_logprobs.device))
 
 
 def _show(module: SVRModule, stats: dict[str, float]) -> None:

@@ -16,22 +16,18 @@ from svr_lightning.training.config import OptimizerConfig, ReferenceConfig
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Trainable parameters in two groups: matrices decay, norms and biases do not.
+def make_optimizer(model: nn.Module, config: OptimizerConfig, total_steps: int) -> dict[str, Any]:
+    """What ``configure_optimizers`` returns for ``total_steps`` optimizer steps.
 
-    Norm scales, biases and per-head vectors are exactly the parameters with fewer than two
-    dimensions; convolution kernels and embeddings have more.
+    Matrices decay, norms and biases do not. Norm scales, biases and per-head vectors are exactly
+    the parameters with fewer than two dimensions; convolution kernels and embeddings have more.
     """
     trainable = [p for p in model.parameters() if p.requires_grad]
-    return [
-        {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": weight_decay},
+    groups = [
+        {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
     ]
-
-
-def make_optimizer(model: nn.Module, config: OptimizerConfig, total_steps: int) -> dict[str, Any]:
-    """What ``configure_optimizers`` returns for ``total_steps`` optimizer steps."""
-    groups = [group for group in parameter_groups(model, config.weight_decay) if group["params"]]
+    groups = [group for group in groups if group["params"]]
     optimizer = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
 
     def factor(step: int) -> float:
@@ -57,29 +53,22 @@ def set_scheduled_rates(scheduler: Any) -> None:
         group["lr"] = peak * factor(scheduler.last_epoch)
 
 
-def clip_gradients(optimizer: Any, limit: float | None) -> float:
-    """Scale all gradients so that their common 2-norm is at most ``limit``; returns the norm.
-
-    It may not be finite: the caller must not step then.
-    """
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    norm = torch.nn.utils.clip_grad_norm_(parameters, math.inf if limit is None else limit)
-    return norm.item()
-
-
 def clip_and_step(
     strategy: Any, optimizer: Any, limit: float | None, require_finite: Callable[[float], None]
 ) -> float:
-    """Clip the gradients and take an optimizer step; returns the norm before clipping.
+    """Clip the gradients and take an optimizer step; returns their norm before clipping.
 
-    ``require_finite`` raises for a norm that is not finite, before any weight changes.
+    All are scaled so that their common 2-norm is at most ``limit``. ``require_finite`` raises for a
+    norm that is not finite, before any weight changes.
     """
     if isinstance(strategy, SVRDeepSpeedStrategy):
         optimizer.step()  # which clips, and leaves out an update that is not finite
         norm = strategy.gradient_norm()
         require_finite(norm)
     else:
-        norm = clip_gradients(optimizer, limit)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        most = math.inf if limit is None else limit
+        norm = nn.utils.clip_grad_norm_(parameters, most).item()
         require_finite(norm)
         optimizer.step()
     return norm

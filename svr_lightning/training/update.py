@@ -24,7 +24,6 @@ from svr_lightning.policy.logprobs import (
     hidden_states,
     logprobs_of,
 )
-from svr_lightning.recipes.base import Group, sample_of
 from svr_lightning.rollout.rendering import Renderer
 
 
@@ -80,21 +79,6 @@ class TrainBatch:
             if isinstance(value := getattr(self, f.name), Tensor | Choices)
         }
         return replace(self, **moved)
-
-
-def samples_of(groups: Sequence[Group], per_problem: int) -> list[Sample | None]:
-    """The samples of all groups, ``per_problem`` for each; None for a missing one."""
-    samples: list[Sample | None] = []
-    for group in groups:
-        samples += [*group.samples, *[None] * (per_problem - len(group.samples))]
-    return samples
-
-
-def dummy_sample(groups: Sequence[Group]) -> Sample:
-    """Some completion of a rollout, for micro-batches with weight 0."""
-    turns = [turn for group in groups for t in group.trajectories for turn in t.turns]
-    shortest = min(turns, key=lambda turn: turn.completion.completion_tokens)
-    return sample_of(shortest, groups[0].problem, 0.0)
 
 
 def micro_batches(

@@ -40,8 +40,8 @@ from svr_lightning.training.documents import (
     checked_turns,
     encode,
 )
+from svr_lightning.training.evaluating import quoted_config, record_fingerprint
 from svr_lightning.training.export import export_policy
-from svr_lightning.training.records import quoted_config, record_fingerprint
 from svr_lightning.training.supervised import train
 
 SENTENCES = {

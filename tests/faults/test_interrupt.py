@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from svr_lightning.core.types import Problem
-from svr_lightning.training.module import SVRModule
-from svr_lightning.training.rollouts import Rollout
+from svr_lightning.training.module import Rollout, SVRModule
 from tests.commands import jsonl
 from tests.small_fit import data, module, same, saver, tiny, trainer, weights
 

@@ -11,9 +11,8 @@ from svr_lightning.__main__ import main
 from svr_lightning.core.stopping import Confident, RepeatedAnswer
 from svr_lightning.training.config import EvaluationConfig
 from svr_lightning.training.data import SVRDataModule
-from svr_lightning.training.evaluating import PolicyModule
+from svr_lightning.training.evaluating import PolicyModule, record_fingerprint
 from svr_lightning.training.module import SVRModule
-from svr_lightning.training.records import record_fingerprint
 from svr_lightning.training.trainer import SVRTrainer
 from tests import forked
 from tests.commands import TINY, embedded, flags

@@ -13,7 +13,7 @@ import torch
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.data import SVRDataModule
-from svr_lightning.training.rollouts import fresh_source
+from svr_lightning.training.module import fresh_source
 from svr_lightning.training.sources import DataSource
 
 FILE = Path(mkdtemp()) / "rows.jsonl"

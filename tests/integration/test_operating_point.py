@@ -24,8 +24,8 @@ from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.config import EvaluationConfig
+from svr_lightning.training.evaluating import quoted_config
 from svr_lightning.training.module import SVRModule
-from svr_lightning.training.records import quoted_config
 from svr_lightning.training.sources import load_problems
 from tests.commands import SHIPPED, TINY, embedded, flags, jsonl, read_json, refused, screen
 from tests.small_fit import tiny

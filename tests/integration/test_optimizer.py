@@ -15,11 +15,10 @@ from svr_lightning.policy.policy import Policy, stop_token_ids
 from svr_lightning.policy.weights import freeze_vision
 from svr_lightning.training.config import OptimizerConfig, ReferenceConfig
 from svr_lightning.training.optimizer import (
-    clip_gradients,
+    clip_and_step,
     make_optimizer,
     make_reference,
     mix_reference,
-    parameter_groups,
     set_scheduled_rates,
 )
 from svr_lightning.training.update import batch_of
@@ -33,7 +32,7 @@ def names_by_decay(model: nn.Module) -> dict[float, list[str]]:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return {
         group["weight_decay"]: [names[id(parameter)] for parameter in group["params"]]
-        for group in parameter_groups(model, 0.1)
+        for group in made(model=model)[0].param_groups
     }
 
 
@@ -97,9 +96,8 @@ def test_gradients_are_scaled_together_to_their_largest_norm():
     optimizer, _ = made(model=model)
     model.weight.grad = torch.tensor([[3.0, 0.0]])
     model.bias.grad = torch.tensor([-4.0])
-    assert clip_gradients(optimizer, None) == 5.0
-    assert clip_gradients(optimizer, 6.0) == 5.0
-    assert clip_gradients(optimizer, 2.0) == 5.0
+    for limit in (None, 6.0, 2.0):
+        assert clip_and_step(None, optimizer, limit, [].append) == 5.0
     factor = 2.0 / (5 + 1e-6)  # torch adds this to the norm
     assert model.bias.grad.item() == pytest.approx(-4 * factor, abs=rounding(3, 2.0), rel=0)
     assert model.weight.grad.norm().item() == pytest.approx(3 * factor, abs=rounding(3, 2.0), rel=0)

@@ -13,8 +13,7 @@ from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.training.config import EvaluationConfig
 from svr_lightning.training.logs import CSVLog
-from svr_lightning.training.module import SVRModule
-from svr_lightning.training.rollouts import Rollout
+from svr_lightning.training.module import Rollout, SVRModule
 from tests import small_fit
 from tests.commands import jsonl, logged, read_json
 from tests.recipes import RECIPES
