@@ -363,10 +363,6 @@ class Journal:
         if not whole:
             self._stream.write(head)
 
-    def done(self, dataset: str) -> dict[str, SampleRecord]:
-        """Records of a data set by problem id."""
-        return {r.id: r for r in self.entries.values() if r.dataset == dataset}
-
     def append(self, record: SampleRecord) -> None:
         """Write a record down; it survives the end of this process."""
         line = record.line.encode("ascii")

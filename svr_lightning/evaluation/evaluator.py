@@ -2,30 +2,31 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
-from svr_lightning.analysis.records import SampleRecord
+from svr_lightning.analysis.records import SampleRecord, TurnRecord
 from svr_lightning.analysis.results import Journal, package_versions, write_results, write_samples
 from svr_lightning.core.parsing import self_check_format_score
 from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import Decoding, Problem, Turn
+from svr_lightning.core.types import Decoding, Problem, Trajectory, Turn
 from svr_lightning.display import Progress, join_first
 from svr_lightning.engines.base import Engine
 from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.errors import require
-from svr_lightning.evaluation.adaptive import error_record, trajectory_record
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import chain
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Driver, Job, RequestError
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.tasks.grading import get_grader
+from svr_lightning.tasks import get_task
+from svr_lightning.tasks.base import AnswerNumbers
+from svr_lightning.tasks.grading import get_grader, label
 
 OnTurn = Callable[[Problem, Turn], None]
 
@@ -60,7 +61,7 @@ class Evaluator:
     gather: Callable[[Sequence[Any]], list[Any]] = list
     """Collects the values of all processes; by default there is only one."""
     rank: int = 0
-    """Number of this process. The first writes files and shows progress."""
+    """Number of this process. The first writes files."""
     quiet: bool = False
     """Show no progress."""
 
@@ -136,8 +137,8 @@ class Evaluator:
         """
         if not problems:
             return []
-        done = self._journal.done(dataset) if self._journal is not None else {}
-        records = {p.id: done[p.id] for p in problems if p.id in done}
+        done = {} if self._journal is None else self._journal.entries
+        records = {p.id: done[dataset, p.id] for p in problems if (dataset, p.id) in done}
         fitting = []
         for problem in problems:
             if problem.id in records:
@@ -152,7 +153,7 @@ class Evaluator:
             len(problems),
             turns=self.max_turns,
             done=len(problems) - len(fitting),
-            quiet=on_turn is not None or self.quiet or self.rank > 0,
+            quiet=self.quiet or on_turn is not None,
         )
         driver = Driver(
             self.engine,
@@ -195,6 +196,75 @@ class Evaluator:
         if self._journal is not None:
             self._journal.append(record)
         return record
+
+
+# --- records ------------------------------------------------------------------------------------
+
+
+def trajectory_record(
+    trajectory: Trajectory,
+    dataset: str,
+    grader: str = "paper",
+    answers: Callable[[int], bool] = bool,
+) -> SampleRecord:
+    """Grade the turns of an ended chain and make its record.
+
+    Without a reference ``correct`` is null. A turn that cannot be graded counts as wrong and says
+    why in ``grading_error``. ``answers`` says which turns (from 1) answer the problem.
+    """
+    problem, end = trajectory.problem, trajectory.ending
+    assert end is not None, "nodes of trees are not evaluated"
+    numbers = AnswerNumbers(get_task(problem.task).answer_form)
+    return SampleRecord(
+        **_problem_fields(problem, dataset),
+        returned_turn=end.returned,
+        observed_turns=None if end.observed == end.returned else end.observed,
+        stopped_early=end.stopped_early,
+        accepted=end.accepted,
+        turns=tuple(
+            _turn_record(problem, turn, numbers, grader, feedback=not answers(turn.index))
+            for turn in trajectory.turns
+        ),
+    )
+
+
+def _turn_record(
+    problem: Problem, turn: Turn, numbers: AnswerNumbers, grader: str, *, feedback: bool
+) -> TurnRecord:
+    completion = turn.completion
+    answer = None if feedback else turn.answer
+    y = None
+    if problem.has_reference and not feedback:
+        part = turn.reading.final_part(completion.text)
+        y = label(get_task(problem.task), part, problem, get_grader(grader))
+    return TurnRecord(
+        turn=turn.index,
+        text=completion.text,
+        correct=None if y is None else y.correct,
+        grading_error=None if y is None else y.error,
+        prompt_tokens=completion.prompt_tokens,
+        completion_tokens=completion.completion_tokens,
+        finish_reason=completion.finish_reason.value,
+        answer_group=numbers.number(answer),
+        feedback=feedback or None,
+        **{**turn.signals._asdict(), "answer": answer},
+    )
+
+
+def error_record(problem: Problem, dataset: str, error: str) -> SampleRecord:
+    """The record of a problem that could not be run."""
+    return SampleRecord(
+        **_problem_fields(problem, dataset),
+        returned_turn=0,
+        stopped_early=False,
+        accepted=False,
+        turns=(),
+        error=error,
+    )
+
+
+def _problem_fields(problem: Problem, dataset: str) -> dict[str, Any]:
+    return {"dataset": dataset, **{f.name: getattr(problem, f.name) for f in fields(Problem)}}
 
 
 def warn_of_faults(records: Sequence[SampleRecord]) -> None:

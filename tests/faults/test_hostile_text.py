@@ -8,7 +8,7 @@ import pytest
 from svr_lightning.callbacks.rollout_log import RolloutLog, print_extremes
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Problem
-from svr_lightning.evaluation.adaptive import trajectory_record
+from svr_lightning.evaluation.evaluator import trajectory_record
 from svr_lightning.evaluation.printing import TurnPrinter, print_outcome
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.svr import SVR

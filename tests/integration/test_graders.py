@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from svr_lightning.core.types import Problem
-from svr_lightning.evaluation.adaptive import trajectory_record
+from svr_lightning.evaluation.evaluator import trajectory_record
 from svr_lightning.tasks import get_task, symbolic
 from svr_lightning.tasks.base import GradingError
 from svr_lightning.tasks.grading import SymbolicGrader, get_grader
