@@ -1,25 +1,38 @@
-"""Computes prompts: common prefixes once, and prompts of similar length together.
+"""The cache of a batch: prompts are read into it, rows come and go, padding is trimmed.
 
-The prompts of a rollout share prefixes: all have the same instructions, and those of one group the
-same question. The cache of a prefix does not depend on what follows, so another prompt copies these
-columns and only its end goes through the model.
+Sequences are left-padded to a common length, so that the next token of every row lies in the
+same column. The cache works on layers with keys and values and on layers with recurrent states,
+which is what Qwen3 and the hybrid Qwen3.5 are made of.
+
+Prompts of similar length are computed together, and common prefixes once: the prompts of a rollout
+have the same instructions, and those of one group the same question. The cache of a prefix does not
+depend on what follows, so another prompt copies these columns and only its end goes through the
+model.
 
 Shapes: B prompts, V tokens of the vocabulary.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from transformers import DynamicCache
+from transformers.cache_utils import (
+    DynamicLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionLayer,
+)
 
-from svr_lightning.engines import batch_cache
+from svr_lightning.errors import ConfigError
 
 CHUNK = 4096
 """Tokens that go through the model at once, padding included; a single prompt may be longer."""
 SHARED = 16
 """Shortest shared prefix, in tokens, whose columns are copied."""
+
+_SERVED = (DynamicLayer, LinearAttentionLayer, LinearAttentionAndFullAttentionLayer)
 
 Tokens = tuple[int, ...]
 Forward = Callable[[list[list[int]], list[int], DynamicCache], Tensor]
@@ -36,16 +49,18 @@ class _End(NamedTuple):
     """The prompt with the same prefix; empty if all of it is computed."""
 
 
-def read(
-    prompts: Sequence[Tokens], forward: Forward, new_cache: Callable[[], DynamicCache]
+def read_prompts(
+    prompts: Sequence[Tokens], forward: Forward, config: Any
 ) -> tuple[list[Tokens], Tensor, DynamicCache]:
-    """Compute prompts of which no two are equal.
+    """Compute prompts of which no two are equal, with a model of this configuration.
 
     Returns:
         The prompts in the order of computation, [B, V] scores of the tokens that follow
         them, and the cache of all.
     """
-    whole, rest = _plan(prompts) if batch_cache.can_share(new_cache()) else (prompts, [])
+    # Only of such layers can the states of a prefix be separated from those of the rest.
+    shares = all(type(layer) is DynamicLayer for layer in new_cache(config).layers)
+    whole, rest = _plan(prompts) if shares else (prompts, [])
     order: list[Tokens] = []
     scores: list[Tensor] = []
 
@@ -53,20 +68,20 @@ def read(
         index = {prompt: row for row, prompt in enumerate(order)}
         caches = []
         for chunk in _chunks(ends):
-            cache, size = new_cache(), chunk[-1].size
+            cache, size = new_cache(config), chunk[-1].size
             lengths = [len(end.prompt) for end in chunk]
             if like is not None:
                 rows = [index[end.like] for end in chunk]
                 gaps = [len(end.like) - length for end, length in zip(chunk, lengths, strict=True)]
-                batch_cache.copy_columns(like, cache, rows, gaps, max(lengths), size)
+                copy_columns(like, cache, rows, gaps, max(lengths), size)
             ids = [[0] * (size - len(e.prompt)) + list(e.prompt[-size:]) for e in chunk]
             scores.append(forward(ids, lengths, cache))
             order.extend(end.prompt for end in chunk)
             caches.append(cache)
         return caches
 
-    first = batch_cache.merge(read_all(_End(len(prompt), prompt) for prompt in whole))
-    cache = batch_cache.merge([first, *read_all(rest, first)])
+    first = merge(read_all(_End(len(prompt), prompt) for prompt in whole))
+    cache = merge([first, *read_all(rest, first)])
     return order, torch.cat(scores), cache
 
 
@@ -99,3 +114,92 @@ def _chunks(ends: Iterable[_End]) -> Iterator[list[_End]]:
         chunk.append(end)
     if chunk:
         yield chunk
+
+
+# --- the cache ----------------------------------------------------------------------------------
+
+
+def new_cache(config: Any) -> DynamicCache:
+    """An empty cache for a model configuration.
+
+    Raises:
+        ConfigError: for a layer whose cache holds more than keys, values and recurrent states, or
+            forgets columns on its own, as that of sliding-window attention does.
+    """
+    cache = DynamicCache(config=config)
+    for layer in cache.layers:
+        if type(layer) not in _SERVED:
+            kind = type(layer).__name__.removeprefix("Dynamic").removesuffix("Layer")
+            raise ConfigError(
+                f"engine: the transformers engine cannot serve {config.model_type!r}, whose cache "
+                f"has {kind} layers; use the vLLM engine or a model with full attention"
+            )
+    return cache
+
+
+def copy_columns(
+    source: DynamicCache,
+    cache: DynamicCache,
+    rows: list[int],
+    longer: list[int],
+    width: int,
+    new: int,
+) -> None:
+    """Fill an empty ``cache`` with columns of ``source``.
+
+    Args:
+        source: of keys and values alone.
+        cache: where they go.
+        rows: [B] row of ``source`` that row i begins like.
+        longer: [B] by how many tokens that row is longer than row i will be.
+        width: columns of ``cache`` when all of its tokens have been read.
+        new: of these, the last ones, which are not copied.
+    """
+    device = source.layers[0].keys.device
+    index = torch.tensor(rows, device=device).unsqueeze(1)
+    # Both are padded on the left: a token of row i is as far from the end of its row as from the
+    # end of the other, less what the other has more.
+    moved = source.layers[0].keys.shape[-2] - width - torch.tensor(longer, device=device)
+    columns = torch.arange(width - new, device=device) + moved.unsqueeze(1)
+    columns = columns.clamp(min=0)  # of padding
+    for full, layer in zip(source.layers, cache.layers, strict=True):
+        keys, values = (
+            states[index, :, columns].transpose(1, 2) for states in (full.keys, full.values)
+        )
+        layer.update(keys, values)
+
+
+def merge(caches: Sequence[DynamicCache]) -> DynamicCache:
+    """Append the rows of all others to the first, left-padding what is shorter, and return it."""
+    first = caches[0]
+    if len(caches) == 1:
+        return first
+    for layers in zip(*(cache.layers for cache in caches), strict=True):
+        merged = layers[0]
+        if _has_keys(merged):
+            length = max(layer.keys.shape[-2] for layer in layers)
+            for states in ("keys", "values"):
+                padded = [_pad_left(getattr(layer, states), length) for layer in layers]
+                setattr(merged, states, torch.cat(padded))
+        for states in ("conv_states", "recurrent_states"):
+            for index, state in getattr(merged, states, {}).items():
+                if state is not None:
+                    joined = torch.cat([getattr(layer, states)[index] for layer in layers])
+                    getattr(merged, states)[index] = joined
+    return first
+
+
+def trim_left(cache: DynamicCache, columns: int) -> None:
+    """Forget the first ``columns`` columns, which are padding in every row."""
+    for layer in cache.layers:
+        if columns and _has_keys(layer):
+            layer.keys = layer.keys[:, :, columns:]
+            layer.values = layer.values[:, :, columns:]
+
+
+def _has_keys(layer: Any) -> bool:
+    return isinstance(layer, DynamicLayer) and layer.is_initialized and layer.keys is not None
+
+
+def _pad_left(states: Tensor, length: int) -> Tensor:
+    return functional.pad(states, (0, 0, length - states.shape[-2], 0))

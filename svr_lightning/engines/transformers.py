@@ -8,7 +8,6 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,8 +16,8 @@ from transformers.utils.generic import is_flash_attention_requested
 
 from svr_lightning.core.ranges import Count, check_arguments
 from svr_lightning.core.types import FinishReason
-from svr_lightning.engines import batch_cache, prefill
 from svr_lightning.engines.base import Engine, Output, Request
+from svr_lightning.engines.prefill import merge, new_cache, read_prompts, trim_left
 from svr_lightning.engines.sampling import draw_tokens, uniforms
 
 MAX_WAIT = 8
@@ -59,7 +58,7 @@ class TransformersEngine(Engine):
 
     def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
         """Serve ``model``; its context was checked against ``max_model_len`` by the caller."""
-        batch_cache.new_cache(model.config)
+        new_cache(model.config)
         self._model = model
         self._stop_ids = frozenset(stop_token_ids)
 
@@ -108,7 +107,7 @@ class TransformersEngine(Engine):
         requests = [self._queue.popleft() for _ in range(room)]
         rows = [_Row(r, uniforms(r.seed, r.sampling.max_completion_tokens)) for r in requests]
         rows, logits, cache = self._prefill(rows)
-        self._cache = cache if self._cache is None else batch_cache.merge([self._cache, cache])
+        self._cache = cache if self._cache is None else merge([self._cache, cache])
         first_new = len(self._rows)
         self._rows.extend(rows)
         self._take(logits, rows)
@@ -119,8 +118,7 @@ class TransformersEngine(Engine):
         rows_of: dict[tuple[int, ...], list[_Row]] = {}
         for row in rows:
             rows_of.setdefault(row.request.prompt_ids, []).append(row)
-        new_cache = partial(batch_cache.new_cache, self._model.config)
-        order, logits, cache = prefill.read(list(rows_of), self._forward, new_cache)
+        order, logits, cache = read_prompts(list(rows_of), self._forward, self._model.config)
         ordered = [row for prompt in order for row in rows_of[prompt]]
         if len(order) < len(ordered):
             copies = [row for row, prompt in enumerate(order) for _ in rows_of[prompt]]
@@ -201,7 +199,7 @@ class TransformersEngine(Engine):
             self._cache = None
             return
         self._cache.reorder_cache(torch.tensor(kept, device=self._model.device))
-        batch_cache.trim_left(self._cache, width - max(row.length for row in self._rows))
+        trim_left(self._cache, width - max(row.length for row in self._rows))
 
 
 def _computes_in_bf16(model: Any) -> bool:

@@ -73,8 +73,8 @@ class SVRPlus(SVR):
         if not self.sections:
             totals = [[reward.total for reward in rewards] for rewards in group.rewards]
             return [turn_advantages(totals, self.scale_rewards)]
-        solutions = [[sections(reward)[0] for reward in rewards] for rewards in group.rewards]
-        checks = [[sections(reward)[1] for reward in rewards] for rewards in group.rewards]
+        parts = [[sections(reward) for reward in rewards] for rewards in group.rewards]
+        solutions, checks = ([[part[k] for part in turns] for turns in parts] for k in (0, 1))
         return [
             turn_advantages(solutions, self.scale_rewards),
             turn_advantages(checks, self.scale_rewards, to_go=False),

@@ -86,7 +86,9 @@ def collect_rollout(
         return run_rollout(problems, recipe=recipe, driver=driver, decoding=sampling)
 
     groups = run(problems, 0)
-    return groups if fresh is None else replace_degenerate(groups, run, fresh, resample)
+    if resample == "off" or fresh is None:
+        return groups
+    return REPLACEMENTS[resample](groups, run, fresh)
 
 
 def run_rollout(
@@ -109,17 +111,6 @@ def run_rollout(
         _reward_group(problem, results, recipe, driver.seeds)
         for problem, results in zip(problems, graded, strict=True)
     ]
-
-
-def replace_degenerate(
-    groups: list[Group], run: RunRollout, fresh: FreshProblems, mode: ResampleMode
-) -> list[Group]:
-    """Replace degenerate groups as ``resample`` of :func:`collect_rollout` says."""
-    if mode == "top_up":
-        return _top_up(groups, run, fresh)
-    if mode == "batch":
-        return _pool_batches(groups, run, fresh)
-    return groups
 
 
 def _reward_group(problem: Problem, graded: Graded, recipe: Recipe, seeds: SeedContext) -> Group:
@@ -163,3 +154,7 @@ def _pool_batches(original: list[Group], run: RunRollout, fresh: FreshProblems) 
         batch = run(fresh(attempt, len(original), frozenset()), attempt)
         pool.extend(group for group in batch if not group.degenerate)
     return pool[: len(original)] if len(pool) >= len(original) else original
+
+
+REPLACEMENTS = {"top_up": _top_up, "batch": _pool_batches}
+"""What replaces degenerate groups, by ``resample`` of :func:`collect_rollout`."""

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from svr_lightning.core.evidence import token_span
 from svr_lightning.core.parsing import OPEN_TAG, self_check_start
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import (
@@ -240,7 +239,6 @@ class Driver:
         """A completion up to its self-check's opening tag; None if no token follows one."""
         assert self._renderer is not None
         ids = output.token_ids
-        characters = self._renderer.characters(ids)
         text = self._renderer.completion_text(ids)
         truncated = output.finish_reason is FinishReason.LENGTH
         reading = get_task(problem.task).read(text, truncated=truncated)
@@ -248,7 +246,7 @@ class Driver:
         stop = start + len(OPEN_TAG)
         if stop > len(text):
             return None
-        _, count = token_span((start, stop), len(ids), characters)
+        _, count = self._renderer.tokens_of((start, stop), ids)
         if count == len(ids):
             return None
         return replace(output, token_ids=ids[:count], logprobs=output.logprobs[:count])

@@ -65,6 +65,7 @@ class Renderer:
         self.tokenizer = tokenizer
         self.max_prompt_tokens = max_prompt_tokens
         self.max_model_len = max_model_len
+        self._limit = min(max_prompt_tokens, max_model_len - 1)
         self._kwargs = chat_template_kwargs or {}
         self._vocabulary = vocabulary
         ends = end_of_turn(tokenizer).values()
@@ -90,10 +91,9 @@ class Renderer:
 
     def fits(self, messages: Sequence[Message]) -> bool:
         """Whether the prompt needs no cutting and leaves room for a completion."""
-        limit = min(self.max_prompt_tokens, self.max_model_len - 1)
-        if sum(len(m["content"]) for m in messages) > limit * self._longest_token:
+        if sum(len(m["content"]) for m in messages) > self._limit * self._longest_token:
             return False  # without encoding it, which takes seconds for a megabyte
-        return len(self.encode(messages)) <= limit
+        return len(self.encode(messages)) <= self._limit
 
     def prompt_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Token ids of a prompt, its user content cut from the left until it fits the budget.
@@ -105,9 +105,8 @@ class Renderer:
             ConfigError: if the budget is too small even for an empty user content, or if the
                 tokenizer takes a token that the model lacks.
         """
-        limit = min(self.max_prompt_tokens, self.max_model_len - 1)
         ids = self.encode(messages)
-        while len(ids) > limit:
+        while len(ids) > self._limit:
             *before, user = messages
             if not user["content"]:
                 raise ConfigError(
@@ -115,7 +114,10 @@ class Renderer:
                     f"{self.max_model_len}) cannot hold the system message alone, which takes "
                     f"{len(ids)} tokens; raise it"
                 )
-            messages = [*before, {**user, "content": self._cut(user["content"], len(ids) - limit)}]
+            messages = [
+                *before,
+                {**user, "content": self._cut(user["content"], len(ids) - self._limit)},
+            ]
             ids = self.encode(messages)
         return ids
 

@@ -12,7 +12,7 @@ from svr_lightning.engines.base import Request
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.rollout.collect import collect_rollout, replace_degenerate
+from svr_lightning.rollout.collect import REPLACEMENTS, collect_rollout
 from svr_lightning.training.logs import rollout_stats
 from tests.recipes import RIGHT, WRONG, ten
 from tests.scripted import DECODING, PROBLEMS, RENDERER, TOKENIZER, says, words
@@ -57,8 +57,7 @@ class Rolls:
     def run(self, names: Sequence[str], mode: str) -> list[tuple[str, int]]:
         """The names of the groups that are trained on, and their attempts."""
         problems = [ten(name) for name in names]
-        groups = self.roll(problems, 0)
-        groups = replace_degenerate(groups, self.roll, self.fresh, mode)  # type: ignore[arg-type]
+        groups = REPLACEMENTS[mode](self.roll(problems, 0), self.roll, self.fresh)
         return [(each.problem.id, each.seeds.attempt) for each in groups]
 
 
