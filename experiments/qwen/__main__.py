@@ -24,9 +24,8 @@ def scores(run: TurnTable) -> dict[str, Array]:
         "logprob_mean": run.solution_logprob,
         "logprob_sum": run.solution_logprob * run.completion_tokens,
     }
-    return {
-        name: np.where(np.isnan(run.verdict_probability), -np.inf, ranked[name]) for name in ranked
-    }
+    cut_off = np.isnan(run.verdict_probability)
+    return {name: np.where(cut_off, -np.inf, ranked[name]) for name in ranked}
 
 
 def numbers(run: TurnTable) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
         {'a': 0.03, 'c': 0.06, 'b': 0.06}
     """
     adjusted, least = {}, 0.0
-    for number, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
+    for number, name in enumerate(sorted(p_values, key=p_values.__getitem__)):
         least = max(least, min(1.0, (len(p_values) - number) * p_values[name]))
         adjusted[name] = round(least, 6)
     return adjusted

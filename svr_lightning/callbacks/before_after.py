@@ -106,12 +106,13 @@ def print_check_value(folder: Path) -> None:
     fresh = samples_of(read_evaluation(folder / "fresh"))
     earlier = folder / "fresh_before"
     untrained = samples_of(read_evaluation(earlier)) if earlier.is_dir() else {}
+    shown = DEFINITIONS["accuracy"].text
     for name, table in refined.items():
         found = check_value(table, fresh[name], untrained.get(name))
         rows = []
         for row in found["rows"]:
             before = row["before"] or {"accuracy": None}
-            cells = [row["name"], _shown(before["accuracy"]), _shown(row["accuracy"])]
+            cells = [row["name"], *(shown(each["accuracy"]) for each in (before, row))]
             if row["accuracy"] is not None:
                 cells += [interval(row["ci95"]), f"{row['tokens']:.0f}"]
             rows.append(cells)
@@ -123,10 +124,6 @@ def print_check_value(folder: Path) -> None:
             if found.get(key) is not None
         ]
         print_table(("difference", "mean", "95 %"), rows, "what the self-check is worth")
-
-
-def _shown(accuracy: float | None) -> str:
-    return DEFINITIONS["accuracy"].text(accuracy)
 
 
 def samples_of(evaluation: Evaluation) -> dict[str, Samples]:

@@ -18,8 +18,7 @@ from svr_lightning.display import say
 from svr_lightning.files import write_file, write_json
 from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import all_figures
-from svr_lightning.report.formats import tables_md, tables_tex
-from svr_lightning.report.page import page
+from svr_lightning.report.formats import page, tables_text
 from svr_lightning.report.runs import read_methods
 from svr_lightning.report.tables import all_tables
 
@@ -44,8 +43,8 @@ def run(options: argparse.Namespace) -> int:
         write_file(out / "figures" / f"{figure.name}.svg", [drawn[-1][1]])
         write_json(out / "figures" / f"{figure.name}.json", figure.numbers)
     write_file(out / "index.html", [page(methods, drawn, notes, tables)])
-    write_file(out / "tables.tex", [tables_tex(tables)])
-    write_file(out / "tables.md", [tables_md(tables)])
+    for form in ("tex", "md"):
+        write_file(out / f"tables.{form}", [tables_text(tables, form)])
     say(*notes, style="grey50")
     print(f"{out / 'index.html'}: {len(figures)} figures, {len(tables)} tables")
     return 0

@@ -18,8 +18,20 @@ from svr_lightning.analysis.metrics import Summary, columns_of, groups
 from svr_lightning.analysis.table import Bools, Ints, TurnTable, cluster_codes, pool
 from svr_lightning.core.metrics import VERDICT_CODES
 from svr_lightning.core.stopping import Confident
-from svr_lightning.report import drawing
-from svr_lightning.report.drawing import BLUE, FAINT, GREY, ORANGE, Draw
+from svr_lightning.report.drawing import (
+    BLUE,
+    FAINT,
+    GREY,
+    METHODS,
+    OLIVE,
+    ORANGE,
+    Draw,
+    legend,
+    new_figure,
+    share_axis,
+    shown,
+    token_axis,
+)
 from svr_lightning.report.runs import Method, Numbers, data_sets
 
 
@@ -131,7 +143,7 @@ def frontier_numbers(methods: Sequence[Method]) -> Numbers:
 def _line(method: Method, what: str, rows: Sequence[Summary], part: str) -> Numbers:
     """Accuracy over tokens of operating points of one policy; tokens count every prompt."""
     return {
-        "name": f"{drawing.shown(method.name, 20)}, {what}",
+        "name": f"{shown(method.name, 20)}, {what}",
         "accuracy": [row(part, "accuracy").mean for row in rows],
         "tokens": [row(part, "avg_total_tokens").mean for row in rows],
     }
@@ -140,11 +152,11 @@ def _line(method: Method, what: str, rows: Sequence[Summary], part: str) -> Numb
 def draw_frontier(data: Numbers) -> Figure:
     """Points and lines of accuracy over tokens, a panel for each average or data set."""
     panels = data["panels"]
-    figure = drawing.new_figure(2.9 * len(panels) + 0.6)
+    figure = new_figure(2.9 * len(panels) + 0.6)
     for axes, panel in zip(
         figure.subplots(len(panels), 1, squeeze=False).flat, panels, strict=True
     ):
-        for line, colour in zip(panel["lines"], cycle((GREY, drawing.OLIVE)), strict=False):
+        for line, colour in zip(panel["lines"], cycle((GREY, OLIVE)), strict=False):
             axes.plot(
                 line["tokens"],
                 line["accuracy"],
@@ -154,7 +166,7 @@ def draw_frontier(data: Numbers) -> Figure:
                 label=line["name"],
             )
         for point in panel["points"]:
-            colour, marker = drawing.METHODS[point["method"] % len(drawing.METHODS)]
+            colour, marker = METHODS[point["method"] % len(METHODS)]
             x = point["tokens"]
             axes.plot([x, x], point["accuracy_interval"], color=colour, linewidth=1)
             axes.plot(
@@ -164,14 +176,14 @@ def draw_frontier(data: Numbers) -> Figure:
                 color=colour,
                 markersize=8,
                 zorder=5,
-                label=drawing.shown(point["name"]),
+                label=shown(point["name"]),
                 linestyle="",
             )
-        drawing.token_axis(axes)
-        drawing.share_axis(axes)
-        axes.set_title(drawing.shown(panel["name"]))
+        token_axis(axes)
+        share_axis(axes)
+        axes.set_title(shown(panel["name"]))
         axes.set_ylabel("accuracy")
-    drawing.legend(figure)
+    legend(figure)
     return figure
 
 
@@ -197,19 +209,19 @@ def threshold_numbers(method: Method) -> Numbers:
 
 def draw_thresholds(data: Numbers) -> Figure:
     """Two panels over the threshold, with a line for each average or data set."""
-    figure = drawing.new_figure(4.4)
+    figure = new_figure(4.4)
     panels = figure.subplots(2, 1, sharex=True)
     for axes, metric, title in zip(panels, ("accuracy", "pse"), ("accuracy", "PSE"), strict=True):
-        for line, (colour, marker) in zip(data["lines"], cycle(drawing.METHODS), strict=False):
+        for line, (colour, marker) in zip(data["lines"], cycle(METHODS), strict=False):
             values = [np.nan if value is None else value for value in line[metric]]
-            name = drawing.shown(line["name"])
+            name = shown(line["name"])
             axes.plot(data["thresholds"], values, color=colour, marker=marker, label=name)
         for threshold in data["own"]:
             axes.axvline(threshold, color=FAINT, linestyle="--", zorder=0)
-        drawing.share_axis(axes)
+        share_axis(axes)
         axes.set_ylabel(title)
     panels[1].set_xlabel("confidence threshold \u03b3")
-    drawing.legend(figure)
+    legend(figure)
     return figure
 
 
@@ -261,7 +273,7 @@ def _reliability(table: TurnTable, rows: Bools) -> Numbers:
 
 def draw_reliability(data: Numbers) -> Figure:
     """Accuracy against stated confidence, over a histogram coloured by verdict."""
-    figure = drawing.new_figure(4.4)
+    figure = new_figure(4.4)
     grid = figure.subplots(2, 2, sharex=True, height_ratios=(2.4, 1))
     columns = (("observed", "all observed turns"), ("stopped", "turns that stopped"))
     for (top, bottom), (key, title) in zip(grid.T, columns, strict=True):
@@ -286,5 +298,5 @@ def draw_reliability(data: Numbers) -> Figure:
         bottom.yaxis.set_major_locator(MaxNLocator(3, integer=True))
     grid[0, 0].set_ylabel("share of right answers")
     grid[1, 0].set_ylabel("turns")
-    drawing.legend(figure, 3)
+    legend(figure, 3)
     return figure

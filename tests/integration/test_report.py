@@ -15,9 +15,8 @@ from svr_lightning.analysis.metrics import measure
 from svr_lightning.core.stopping import Confident, RepeatedAnswer, StopRule, rule_as_config
 from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import all_figures, frontier_numbers
-from svr_lightning.report.formats import tables_md, tables_tex
-from svr_lightning.report.page import POLICY, page
-from svr_lightning.report.runs import read_methods
+from svr_lightning.report.formats import POLICY, page, tables_text
+from svr_lightning.report.runs import Method, read_methods
 from svr_lightning.report.tables import Table, all_tables, majority_vote, results
 from tests.commands import refused
 from tests.trajectories import (
@@ -53,20 +52,25 @@ def config(seed: int) -> dict[str, Any]:
     return {"seed_everything": seed, "model": {"evaluation": {"max_turns": 3}}}
 
 
+def method_of(folder: Path, *names: str) -> Method:
+    """The method whose evaluations are in ``folder``."""
+    (method,) = read_methods([f"m={folder / name}" for name in names])
+    return method
+
+
 def test_the_same_name_is_another_data_set_or_another_seed(tmp_path):
-    paths = []
     for name, dataset in (("a", "gsm8k"), ("b", "math500"), ("c", "gsm8k"), ("d", "math500")):
         rows = [{**row, "dataset": dataset} for row in uncensored()]
-        paths.append(f"SVR={save(tmp_path / name, rows, config(ord(name)))}")
-    (method,) = read_methods(paths)
+        save(tmp_path / name, rows, config(ord(name)))
+    method = method_of(tmp_path, *"abcd")
     assert [list(run.tables) for run in method.runs] == [["gsm8k", "math500"]] * 2
     (table,) = [t for t in all_tables([method]) if t.name == "main_results"]
-    assert table.rows[0] == ["SVR", *["0.500 \u00b1 0.000"] * 3]
+    assert table.rows[0] == ["m", *["0.500 \u00b1 0.000"] * 3]
     assert table.head == ("Method", "GSM8K", "MATH500", "All-2")
     assert [run.seed for run in method.runs] == ["97", "99"]
     # Evaluations may share a seed, whatever those of the trainings were.
     save(tmp_path / "e", rows[:3], config(ord("d")))
-    (method,) = read_methods([f"SVR={tmp_path / name}" for name in "de"])
+    method = method_of(tmp_path, *"de")
     assert [run.seed for run in method.runs] == ["#1", "#2"]
     # Right at turns 1 to 3: 2, 3 and 2 of the six; 1, 2 and 1 of a, b and c.
     (line,) = frontier_numbers([method])["panels"][0]["lines"]
@@ -91,13 +95,13 @@ def test_an_average_counts_the_data_sets_that_define_it_and_the_seeds_that_have_
     alike = [record(str(i), RIGHT, dataset="math500", early=True) for i in range(2)]
     save(tmp_path / "both", [*both, *alike], config(0))
     save(tmp_path / "a", both[1:], config(1))
-    (method,) = read_methods([f"m={tmp_path / 'both'}", f"m={tmp_path / 'a'}"])
+    method = method_of(tmp_path, "both", "a")
     assert method.summary("All-2", "auroc").text == "1.000 (of 1 sets)"
     assert method.summary("GSM8K", "auroc").text == "1.000"  # the other seed does not define it
     assert method.summary("All-2", "accuracy").text == "0.750"
     assert method.summary("GSM8K", "accuracy").text == "0.250 \u00b1 0.354"
     # So does a report whose first seed lacks a data set.
-    (method,) = read_methods([f"m={tmp_path / 'a'}", f"m={tmp_path / 'both'}"])
+    method = method_of(tmp_path, "a", "both")
     assert [row[2] for row in results([method]).rows] == ["1 or 2", "2", "4"]
     assert len(frontier_numbers([method])["panels"]) == 3
 
@@ -105,7 +109,7 @@ def test_an_average_counts_the_data_sets_that_define_it_and_the_seeds_that_have_
 def test_what_is_said_of_a_method_holds_for_all_its_seeds(tmp_path):
     save(tmp_path / "whole", uncensored(), settings_of(Confident(), 3))
     save(tmp_path / "cut", adaptive()[:5], settings_of(Confident(threshold=0.9), 3))
-    (method,) = read_methods([f"m={tmp_path / name}" for name in ("whole", "cut")])
+    method = method_of(tmp_path, "whole", "cut")
     table = results([method])
     assert table.rows[0][2] == "5 or 6"
     assert ">= 0.85 and at most 3 turns or CORRECT at confidence >= 0.9 " in table.caption
@@ -117,8 +121,7 @@ def test_a_rule_of_another_package_is_neither_imported_nor_replayed(tmp_path):
     own = {"class_path": "mine.rules.Majority"}
     settings["model"] = {"evaluation": {"stop": own, "max_turns": 3}}
     save(tmp_path / "m", uncensored(), settings)
-    (method,) = read_methods([f"m={tmp_path / 'm'}"])
-    (run,) = method.runs
+    (run,) = method_of(tmp_path, "m").runs
     assert (run.tables["toy"].rule, run.budget) == ("mine.rules.Majority", 0)
     assert run.datasets["toy"] == measure(turn_tables(uncensored())["toy"])
     assert run.rule_text == "mine.rules.Majority and at most 3 turns"
@@ -143,7 +146,7 @@ def test_every_source_of_a_method_is_ended_by_its_own_rule_and_its_own_limit(tmp
     save(tmp_path / "sure", [sure], settings_of(Confident(), 2))
     save(tmp_path / "again", [again], settings_of(RepeatedAnswer(), 3))
     for order in (("sure", "again"), ("again", "sure")):
-        (method,) = read_methods([f"SVR={tmp_path / name}" for name in order])
+        method = method_of(tmp_path, *order)
         # 100 + 10 tokens of one turn; 100 + 200 + 20 of two.
         assert method.summary("GSM8K", "accuracy").mean == 1.0
         assert method.summary("GSM8K", "avg_total_tokens").mean == 110
@@ -163,8 +166,8 @@ def test_a_part_that_was_recorded_as_it_stopped_leaves_the_rule_of_the_others_in
     cut = record("y", (True, "C", 0.9, 10), dataset="math500", early=True)
     save(tmp_path / "whole", [whole], settings_of(Confident(), 2))
     save(tmp_path / "cut", [cut], settings_of(Confident(), 2))
-    parts = ("whole", "cut/samples.jsonl")  # of an evaluation the folder, or its samples
-    (method,) = read_methods([f"SVR={tmp_path / name}" for name in parts])
+    # Of an evaluation the folder, or its samples.
+    method = method_of(tmp_path, "whole", "cut/samples.jsonl")
     assert method.summary("All-2", "accuracy").mean == 1.0
     assert method.summary("All-2", "avg_total_tokens").mean == 110
     assert method.summary("GSM8K", "esr").mean == 1.0
@@ -175,12 +178,12 @@ def test_votes_are_means_over_seeds(tmp_path):
     fresh = settings_of(Confident(), 3, fresh=True)
     for seed, answers in (("one", "aba"), ("two", "bba")):  # a is right
         save(tmp_path / seed, [pool("x", answers)], fresh)
-    (method,) = read_methods([f"GRPO={tmp_path / seed}" for seed in ("one", "two")])
+    method = method_of(tmp_path, "one", "two")
     table = majority_vote([method])
-    assert table.rows == [["GRPO Maj@3", "0.500 ± 0.707", "360 ± 0"]]
+    assert table.rows == [["m Maj@3", "0.500 ± 0.707", "360 ± 0"]]
     refined = [{**row, "dataset": "refined"} for row in uncensored()]
     save(tmp_path / "refined", refined, settings_of(Confident(), 3))
-    (mixed,) = read_methods([f"A={tmp_path / part}" for part in ("one", "refined")])
+    mixed = method_of(tmp_path, "one", "refined")
     assert mixed.votes == {}  # turns that refine each other do not vote
     assert method.budgets == mixed.budgets == []  # and the last of fresh ones is no budget
 
@@ -209,7 +212,7 @@ def test_tables_are_latex_with_the_rows_that_the_runs_allow(tmp_path):
         "confidence_threshold_accuracy",
         "confidence_threshold_operating",
     }
-    text = tables_tex(tables)
+    text = tables_text(tables, "tex")
     assert _balanced(text)
     # Two of three samples are right; prompts of 100 tokens, completions of 10, 20 and 30.
     assert r"GRPO Maj@3 & \textbf{1.000} & 360 \\" in text
@@ -294,7 +297,7 @@ def test_the_best_of_a_column_is_bold_and_the_second_underlined_in_every_form(tm
     tables = all_tables(methods)
     main = tables[0]
     assert (main.best, main.second) == ({(0, 1)}, {(1, 1), (3, 1)})
-    tex, md = tables_tex([main]), tables_md([main])
+    tex, md = (tables_text([main], form) for form in ("tex", "md"))
     assert r"first & \textbf{1.000} \\" in tex
     assert r"also second & \underline{0.667} \\" in tex
     assert "| third | 0.333 |" in md
@@ -317,7 +320,7 @@ def test_a_table_keeps_names_in_any_script_and_its_rows_apart():
         head=("\u65b9\u6cd5", "a|b"),
         rows=[["[2] M\u00fcller", "0.5 \u00b1 0.1"], ["*", "1 < 2"], ["50 % & more_", "--"]],
     )
-    assert tables_tex([table]) == "\n".join(
+    assert tables_text([table], "tex") == "\n".join(
         [
             r"\begin{table*}",
             r"\centering",
@@ -336,7 +339,7 @@ def test_a_table_keeps_names_in_any_script_and_its_rows_apart():
             "",
         ]
     )
-    assert tables_md([table]).splitlines() == [
+    assert tables_text([table], "md").splitlines() == [
         "**t** \u03b3 &gt;= 0.5",
         "",
         "| \u65b9\u6cd5 | a\\|b |",
