@@ -225,8 +225,8 @@ class SVRDataModule(LightningDataModule):
             return _question_problems(self.questions, source)
         problems = load_problems(source, self.on_bad_row)
         rank_zero_info(
-            f"data.{part}: {len(problems)} {problems[0].task} problems of {source.label}, "
-            f"sha256 {problems_digest(problems)[:16]}"
+            f"data.{part}: {len(problems)} {problems[0].task} problems of {source.name!r}\n"
+            f"  ({source.path}), sha256 {problems_digest(problems)[:16]}"
         )
         return problems
 

@@ -143,8 +143,8 @@ def test_setup_reads_what_its_stage_needs_and_logs_a_fingerprint(tmp_path, caplo
     data = module(test=[missing])
     with caplog.at_level(logging.INFO):
         data.setup("fit")
-    assert "data.train: 37 gsm8k problems of data source 'made'" in caplog.text
-    assert "sha256 " in caplog.text
+    assert "data.train: 37 gsm8k problems of 'made'\n" in caplog.text
+    assert "), sha256 " in caplog.text
     with pytest.raises(ConfigError, match="gone"):
         data.setup("test")
     with pytest.warns(UserWarning, match="data.val: 5 of 5 problems of data source 'dev' .* are"):
