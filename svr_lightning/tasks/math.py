@@ -77,4 +77,4 @@ def _gold(row: Row) -> str:
             f"field {name!r} states no answer: {shown(row.get(name))}; it must be one alone, or "
             "mark it with \\boxed{...} or ####"
         )
-    return ",".join(filter(None, golds))
+    return ", ".join(filter(None, golds))  # without a space 1 and 234 would be 1,234

@@ -42,13 +42,13 @@ def boxed(answer: str) -> str:
         ({"question": "?", "answer": r"#### \boxed{5}"}, "5"),
         ({"question": "?", "answer": "<think>2 + 3</think>\n<answer>5</answer>"}, "5"),
         ({"question": "?", "answer": "The answer is: 5 miles per hour"}, "5 miles per hour"),
-        ({"question": "?", "answer": [r"\boxed{1}", r"\boxed{2}"]}, "1,2"),
+        ({"question": "?", "answer": [r"\boxed{1}", r"\boxed{2}"]}, "1, 2"),
         (
             {"question": "?", "answer": "all real numbers except zero"},
             "all real numbers except zero",
         ),
         ({"question": "?", "solution": r"\boxed{{7}}"}, "{7}"),
-        ({"question": "?", "final_answer": ["$1$", "$2$"], "solution": ["a", "b"]}, "$1$,$2$"),
+        ({"question": "?", "final_answer": ["$1$", "$2$"], "solution": ["a", "b"]}, "$1$, $2$"),
     ],
 )
 def test_the_gold_is_the_answer_or_the_last_box_of_the_solution(row, reference):
@@ -161,8 +161,8 @@ def test_a_word_for_a_missing_value_is_no_reference(word):
 @pytest.mark.parametrize(
     ("answer", "reference"),
     [
-        ('["1","2"]', "1,2"),
-        ("['1' , '2']", "1,2"),
+        ('["1","2"]', "1, 2"),
+        ("['1' , '2']", "1, 2"),
         ("['$5$']", "$5$"),
         ('["a, b"]', "a, b"),
         (r"['\\frac{1}{2}']", r"\frac{1}{2}"),
@@ -176,6 +176,12 @@ def test_a_word_for_a_missing_value_is_no_reference(word):
 )
 def test_written_lists_and_quotes_around_an_answer_are_read(answer, reference):
     assert TASK.from_row({"problem": "?", "answer": answer}).reference == reference
+
+
+def test_a_list_of_numbers_is_not_the_number_that_its_digits_make():
+    several = TASK.from_row({"problem": "?", "answer": ["10", "100"]})
+    assert TASK.grade(boxed("10,100"), several)
+    assert not TASK.grade(boxed("10100"), several)
 
 
 def test_references_with_digits_that_no_grader_reads_are_found():
@@ -250,6 +256,7 @@ DIFFERENT = [
     ("1 2345", "12345"),
     *(("1, 234", given) for given in ("1234", "1 234")),  # two numbers
     (r"18\text{x}", "18"),
+    (r"60^\circ, 120^\circ", "60120"),  # of MATH
     *((given, "1030") for given in ("10%30", "10$30", r"10^\circ30")),
     ("(1,2)", "(2,1)"),
     ("1,2", "12"),

@@ -184,7 +184,7 @@ def test_a_majority_stops_when_the_turns_that_are_left_cannot_change_it(
     assert end == Ending(observed, returned, observed < max_turns)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text("abc.", min_size=1, max_size=8), st.integers(0, 8))
 def test_an_early_majority_is_that_of_all_turns_and_no_earlier_stop_would_be(letters, more):
     """Against every possible continuation of the turns."""
