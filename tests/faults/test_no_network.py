@@ -38,5 +38,7 @@ def test_a_policy_on_the_hub_is_one_line_that_names_it(monkeypatch):
         Policy.load(PolicyConfig(path="nobody/nothing"))
     message = str(caught.value)
     assert message.startswith("model.policy.path='nobody/nothing': the tokenizer cannot be read (")
-    assert message.endswith("check the spelling and the network")
+    assert message.endswith(
+        "there is no such folder here; of a hub id, check the spelling and the network"
+    )
     assert "\n" not in message
