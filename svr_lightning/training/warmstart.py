@@ -273,6 +273,7 @@ class WarmStart:
             module.actor,
             EvaluationConfig(**vars(module.sampling), max_turns=1, greedy_check=True),
             recipe=module.recipe,
+            folder=self.root / "eval" / "held_out",
             seed=module.seed,
             step=1,
         )
@@ -282,6 +283,7 @@ class WarmStart:
             "held out",
             on_turn=lambda problem, turn: turns.update({problem.id: turn}),
         )
+        evaluator.finish(quoted_config(module))
         answered = [(record.turns[0], turns[record.id]) for record in records if record.turns]
         right = np.array([bool(seen.correct) for seen, _ in answered])
         scores = np.full((3, len(answered)), -np.inf)

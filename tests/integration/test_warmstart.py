@@ -1,23 +1,24 @@
 """``svr warmstart`` from end to end, on the embedded word problems."""
 
 import fcntl
-import json
 import os
 import signal
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from svr_lightning.__main__ import main
+from svr_lightning.core.metrics import auroc
 from svr_lightning.core.prompts import AnswerStyle
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.base import Row, Task
 from svr_lightning.training.warmstart import freeze_lower_layers, shuffled, split
-from tests.commands import ROOT, jsonl, refused, write_jsonl
+from tests.commands import ROOT, jsonl, read_json, refused, write_jsonl
 from tests.faults.runs import wait_for
 from tests.forked import start, wait
 
@@ -36,6 +37,7 @@ def words(folder: Path, limit: int = 48) -> list[str]:
         "--start.batch=1",
         "--start.passes=1",
         "--start.rate=1e-3",
+        "--model.sampling.max_completion_tokens=28",  # cuts a few turns off
     ]
 
 
@@ -50,7 +52,7 @@ def whole(tmp_path_factory) -> Path:
 
 def test_it_leaves_a_policy_its_samples_and_what_it_did(whole):
     said = whole.with_suffix(".log").read_text()
-    facts = json.loads((whole / "warmstart.json").read_text())
+    facts = read_json(whole / "warmstart.json")
     records = jsonl(whole / "eval" / "plain" / "samples.jsonl")
     answers = [turn for record in records for turn in record["turns"]]
     assert facts["problems"] == len(records)
@@ -70,8 +72,17 @@ def test_it_leaves_a_policy_its_samples_and_what_it_did(whole):
     assert "16 held-out problems" in said
     assert f"start.passes makes {facts['steps']} steps" in said
     assert "minutes" in said
-    assert (whole / "policy" / "svr.json").is_file()
     assert not [*whole.glob("*.ckpt")]
+
+
+def test_held_out_turns_that_were_cut_off_rank_last(whole):
+    facts = read_json(whole / "warmstart.json")["held_out"]
+    turns = [one["turns"][0] for one in jsonl(whole / "eval" / "held_out" / "samples.jsonl")]
+    kept = np.array([not turn["truncated"] for turn in turns])
+    assert facts["form"] == kept.mean() < 1
+    right = np.array([turn["correct"] for turn in turns])
+    ranked = np.where(kept, [turn["confidence"] for turn in turns], -np.inf)
+    assert facts["auroc_confidence"] == pytest.approx(auroc(ranked, right))
 
 
 def test_the_policy_runs_with_the_prompts_that_it_was_taught(whole, capsys):
@@ -97,7 +108,7 @@ def test_killed_and_started_again_it_ends_like_one_that_was_not(whole, tmp_path,
     assert wait(start(log, *words(folder))) == 0
     one, other = (load_file(path / "policy" / "model.safetensors") for path in (whole, folder))
     assert all(torch.equal(one[name], other[name]) for name in one)
-    facts, again = (json.loads((path / "warmstart.json").read_text()) for path in (whole, folder))
+    facts, again = (read_json(path / "warmstart.json") for path in (whole, folder))
     for name in ("solved", "turns", "steps", "loss", "held_out"):
         assert facts[name] == again[name]
 
@@ -149,8 +160,7 @@ class Listed(Task):
 def test_what_cannot_be_taught_is_refused_in_one_line(tmp_path, capsys):
     base = words(tmp_path / "run")
     assert "start.held_out=16 of 12 problems" in refused(capsys, *words(tmp_path / "run", 12))
-    short = "--model.sampling.max_completion_tokens=3"
-    few = refused(capsys, *base, short)
+    few = refused(capsys, *base, "--model.sampling.max_completion_tokens=3")
     assert "0 right and 0 wrong ones" in few
     assert "the first answer ends with '" in few
     assert "ask for no self-check" in refused(capsys, *base, "--model.recipe=GRPO")
@@ -169,8 +179,7 @@ def test_it_refuses_slow_and_wrong_kernels_as_every_training_does(tmp_path, caps
     monkeypatch.setattr(
         "svr_lightning.policy.policy.use_kernels", lambda *_, **options: trains.append(options)
     )
-    few = "--model.sampling.max_completion_tokens=3"
-    refused(capsys, *words(tmp_path), few)
+    refused(capsys, *words(tmp_path), "--model.sampling.max_completion_tokens=3")
     assert trains == [{"trains": True}]
 
 

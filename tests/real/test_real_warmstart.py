@@ -3,7 +3,7 @@
 import pytest
 
 from svr_lightning.__main__ import main
-from tests.commands import jsonl, read_json, refused, write_jsonl
+from tests.commands import jsonl, read_json, write_jsonl
 
 pytestmark = pytest.mark.real
 COLOURS = [
@@ -22,7 +22,7 @@ COLOURS = [
 ]
 
 
-def test_it_learns_the_form_from_its_own_words(model_folder, tmp_path, capsys):
+def test_it_learns_the_form_from_its_own_words(model_folder, tmp_path):
     asked = [{"id": name, "question": f"Name a thing that is {name}."} for name in COLOURS]
     rows = write_jsonl(tmp_path / "rows.jsonl", asked)
     run = [
@@ -36,12 +36,10 @@ def test_it_learns_the_form_from_its_own_words(model_folder, tmp_path, capsys):
         "--start.prompt=Reply with one word.",
         "--start.held_out=2",
         "--start.passes=0.5",
+        "--start.samples=4",
     ]
-    assert "at least 8 of each" in refused(
-        capsys, *run, "--start.samples=1", f"--trainer.default_root_dir={tmp_path / 'few'}"
-    )
     folder = tmp_path / "run"
-    assert main([*run, "--start.samples=4", f"--trainer.default_root_dir={folder}"]) == 0
+    assert main([*run, f"--trainer.default_root_dir={folder}"]) == 0
     answers = jsonl(folder / "eval" / "plain" / "samples.jsonl")
     assert len(answers) == 10
     assert not any("<self_check>" in turn["text"] for one in answers for turn in one["turns"])
