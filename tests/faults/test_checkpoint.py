@@ -121,15 +121,6 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_save_takes_the_place_of_the_one_before_and_leaves_nothing_else(kind, saved):
-    for step in (2, 3):
-        kind.save(step, saved)
-        assert kind.step_of(saved) == step
-        assert names(saved.parent) == ["last.ckpt"]
-    kind.remove(saved)
-    assert names(saved.parent) == []
-
-
 # Killed while it writes, or without room
 
 
@@ -179,6 +170,8 @@ def test_a_kill_at_any_moment_of_a_save_leaves_the_old_checkpoint_or_the_new_one
             assert kind.step_of(saved) == step
             assert names(saved.parent) == ["last.ckpt"]
     assert tuple(outcomes) == kind.outcomes
+    kind.remove(saved)
+    assert names(saved.parent) == []
 
 
 @one_file
