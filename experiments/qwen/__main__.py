@@ -47,7 +47,7 @@ def numbers(run: TurnTable) -> dict[str, Any]:
 
 
 def starts() -> list[dict[str, Any]]:
-    """The numbers of the first start of each seed, then of the third one of seed 1."""
+    """The numbers of the first start of each seed, then of two later ways with seed 1."""
     paths = sorted(RESULTS.glob("*-fresh.jsonl.gz"))
     return [numbers(run) for path in paths for run in read(path).values()]
 

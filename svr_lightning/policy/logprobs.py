@@ -36,7 +36,7 @@ class Choices(NamedTuple):
         """Choices of several sequences, each with its row and its position in L."""
         rows, positions = columns([(row, position) for row, position, _ in choices])
         if not choices:
-            return cls(rows, positions, rows.reshape(0, 0), torch.zeros(0, 0))
+            return cls(rows, positions, rows.reshape(0, 1), torch.zeros(0, 1))
         ids = [torch.tensor(choice.token_ids) for _, _, choice in choices]
         scores = [torch.tensor(choice.scores) for _, _, choice in choices]
         return cls(

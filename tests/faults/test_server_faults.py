@@ -56,7 +56,7 @@ def message(said: httpx.Response) -> str:
 @pytest.mark.parametrize(
     ("fault", "tries", "status", "words"),
     [
-        (Reply(b"", drop=True), 3, 502, "the model's server: RemoteProtocolError"),
+        (Reply(b"", drop=True), 3, 502, "/v1/chat/completions: RemoteProtocolError"),
         (Reply(b"\x00\xff garbage"), 3, 502, "no chat completion but '?"),
         (Reply(b'{"error": "over\\u001b[31m"}', 500), 3, 502, "HTTP 500, over?[31m"),
         (Reply(b"slow down", 429, {"Retry-After": "7"}), 1, 429, "HTTP 429, slow down"),

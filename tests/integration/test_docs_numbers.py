@@ -282,7 +282,7 @@ def test_what_refining_and_adapters_cost_is_published():
 
 
 def test_a_turn_of_the_qwen_without_a_verdict_ranks_last_in_every_score():
-    (run,) = read(qwen.RESULTS / "third1-fresh.jsonl.gz").values()
+    (run,) = read(qwen.RESULTS / "way3-fresh.jsonl.gz").values()
     silent = np.isnan(run.verdict_probability)
     assert silent.sum() == 38
     for name, score in qwen.scores(run).items():
