@@ -220,24 +220,20 @@ def test_the_qwen_has_the_numbers_of_its_recordings():
         for start in qwen.starts()
     ]
     assert [*table("docs/results.md", "start").values()] == rows
-    known, free, stated = (
-        f"{fmean(float(cells[column]) for cells in rows[:3]):.3f}" for column in (2, 4, 1)
-    )
-    first_screen = flowing("README.md")
-    assert f"AUROC of {known} (log-probabilities {free}, stated {stated};" in first_screen
     text = flowing("docs/results.md")
-    second, fourth = (
-        {name: f"{value:.3f}" for name, value in found["held_out"].items()}
-        for found in (
-            published(f"experiments/qwen/results/{start}1-again.json")
-            for start in ("second", "fourth")
-        )
-    )
-    assert f"it states {second['auroc_confidence']}** on 200 held-out problems" in text
-    mean, total = second["auroc_logprob_mean"], second["auroc_logprob_sum"]
-    assert f"the mean ({mean}) and the sum ({total}) of the log-prob" in text
-    assert f"{fourth['auroc_confidence']} on the 200 problems" in text
+    held_out = [
+        published(f"experiments/qwen/results/{start}.json")["held_out"]
+        for start in ("fourth1-again", "fifth1")
+    ]
+    fourth, fifth = ({name: f"{value:.3f}" for name, value in one.items()} for one in held_out)
+    assert f"{fourth['auroc_confidence']} on 200 held-out problems" in text
     assert f"the sum has {fourth['auroc_logprob_sum']}" in text
+    stated, mean, total = (
+        fifth[f"auroc_{score}"] for score in ("confidence", "logprob_mean", "logprob_sum")
+    )
+    assert f"an AUROC of {stated}: above the mean ({mean}) and the sum ({total})" in text
+    first_screen = flowing("README.md")
+    assert f"has an AUROC of {stated} (their log-probabilities: {total};" in first_screen
 
 
 COLLAPSE = published("tools/results/collapse.json")
