@@ -232,8 +232,12 @@ def test_the_qwen_has_the_numbers_of_its_recordings():
         fifth[f"auroc_{score}"] for score in ("confidence", "logprob_mean", "logprob_sum")
     )
     assert f"an AUROC of {stated}: above the mean ({mean}) and the sum ({total})" in text
-    first_screen = flowing("README.md")
-    assert f"has an AUROC of {stated} (their log-probabilities: {total};" in first_screen
+    _, stated, verdict, _, total, _ = rows[-1]
+    assert (
+        f"{stated} on test questions, the best of these starts, where the sum has {total}" in text
+    )
+    known = f"has an AUROC of {stated} (its verdict's probability {verdict}, log-prob"
+    assert f"{known}abilities {total};" in flowing("README.md")
 
 
 COLLAPSE = published("tools/results/collapse.json")
