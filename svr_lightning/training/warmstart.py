@@ -156,7 +156,8 @@ class WarmStart:
         rank_zero_info(_MEASURED.format(n=len(self.held_out), **shown))
         write_json(self.root / "warmstart.json", self.facts)
         rank_zero_info(f"policy: {export_policy(self.module, self.root)}")
-        evaluator.finish(quoted_config(self.module))  # removes the journal, so it comes last
+        quoted = quoted_config(self.module, evaluator.config)
+        evaluator.finish(quoted)  # removes the journal, so it comes last
         for left in self.root.glob("warmstart-*.ckpt"):  # of other options, too
             left.unlink()
 
@@ -283,7 +284,7 @@ class WarmStart:
             "held out",
             on_turn=lambda problem, turn: turns.update({problem.id: turn}),
         )
-        evaluator.finish(quoted_config(module))
+        evaluator.finish(quoted_config(module, evaluator.config))
         answered = [(record.turns[0], turns[record.id]) for record in records if record.turns]
         right = np.array([bool(seen.correct) for seen, _ in answered])
         scores = np.full((3, len(answered)), -np.inf)

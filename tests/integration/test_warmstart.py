@@ -78,6 +78,8 @@ def test_it_leaves_a_policy_its_samples_and_what_it_did(whole):
 def test_held_out_turns_that_were_cut_off_rank_last(whole):
     facts = read_json(whole / "warmstart.json")["held_out"]
     turns = [one["turns"][0] for one in jsonl(whole / "eval" / "held_out" / "samples.jsonl")]
+    results = read_json(whole / "eval" / "held_out" / "results.json")
+    assert results["config"]["protocol"]["max_turns"] == 1
     kept = np.array([not turn["truncated"] for turn in turns])
     assert facts["form"] == kept.mean() < 1
     right = np.array([turn["correct"] for turn in turns])
