@@ -426,9 +426,10 @@ def _plan(promises: Sequence[Promise], size: int, delta: float) -> int:
     heads = ("promise", "at most", "if the true rate is", "independent labels")
     print_table(heads, rows, "labels for a certificate in nine cases of ten")
     say(
-        "Variants of one problem count as one; for wrong_accepted count accepted answers only. "
-        f"Fewer --thresholds need fewer: each is tested at {level:.3g}. Calibrate on all labels "
-        "with --calibrate-on 1; by default, half of them check the result."
+        "Variants of one problem count as one label.",
+        "For wrong_accepted only accepted answers count.",
+        f"With fewer --thresholds fewer labels are enough (each has level {level:.3g}).",
+        "Half of the labels check the result; --calibrate-on 1 chooses with all of them.",
     )
     return 0
 
@@ -447,7 +448,8 @@ def _show(candidates: Sequence[Candidate], title: str) -> None:
         rates = [_rate(row.rates, name) for name in _RATES]
         certified = "yes" if row.certified else "no" if row.level else "not tested"
         rows.append([number(row.threshold), *rates, certified])
-    say(f"{title}; wrong acc.: wrong of accepted answers", style="bold")
+    say(title, style="bold")
+    say("PSE: wrong and stopped before T_max; wrong acc.: wrong among accepted answers")
     print_table(_HEADS, rows)
 
 
@@ -460,16 +462,18 @@ def _show_choice(
         return
     useless = any(row.certified for row in candidates)
     which = "only thresholds at which no answer can break it" if useless else "no threshold"
-    advice = "relax a limit, or use more problems: --plan says how many labels it takes. "
+    advice = ["Relax a limit, or use more problems: --plan says how many labels it takes."]
     if any_left:
-        advice += "--calibrate-on 1 uses all that are there. "
+        advice.append("--calibrate-on 1 chooses with all problems, and keeps none for a check.")
     if len(candidates) > 1:
-        advice += "Fewer --thresholds need fewer. "
-    advice += (
-        "Ask for several promises in one command: asked one by one, more of them are wrong, and so "
-        "are thresholds that are picked from this table"
+        advice.append("With fewer --thresholds fewer labels are enough.")
+    say(
+        f"{which} can keep the promise: {promised}",
+        *advice,
+        "A threshold picked from this table has no guarantee.",
+        "Ask for several promises in one command: one by one, more of them fail.",
+        "The file is no certificate:",
     )
-    say(f"{which} can keep the promise: {promised}", f"{advice}. The file is no certificate")
 
 
 def _rate(rates: Mapping[str, float], name: str) -> str:

@@ -117,9 +117,9 @@ def _print_stops(title: str, stops: Mapping[str, Any]) -> None:
         gap = "winner" if winner else f"{row['gap']:+.3f} {interval(row['gap_ci95'])}"
         rows.append([row["name"], f"{row['accuracy']:.3f}", f"{row['tokens']:.0f}", gap])
     title = f"{title}: stopping rules within {stops['budget']:.0f} tokens per problem"
-    headings = ["rule", "accuracy", "tokens", "to the winner, 95 %"]
+    headings = ["rule", "accuracy", "tokens", "minus the winner, 95 %"]
     print_table(headings, rows, title)
-    say("settings are chosen on one half of the problems, measured on the other")
+    say("Settings are chosen on one half of the problems and measured on the other.")
 
 
 def _print_votes(votes: Mapping[str, Any]) -> None:

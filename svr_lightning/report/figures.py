@@ -293,6 +293,7 @@ def draw_reliability(data: Numbers) -> Figure:
             counts = [row["verdicts"][verdict] for row in part["bins"]]
             bottom.bar(middles, counts, 0.09, base, color=colour, linewidth=0, label=verdict)
             base += counts
+        bottom.set_ylim(0, max(1, 1.05 * base.max()))  # from 0 also where nothing stopped
         bottom.set_xlabel("stated confidence")
         bottom.set_xticks(np.linspace(0, 1, 6))
         bottom.yaxis.set_major_locator(MaxNLocator(3, integer=True))

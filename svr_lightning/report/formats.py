@@ -74,7 +74,7 @@ def page(
             methods=methods,
             figures=[(plot.caption, b64encode(svg.encode()).decode()) for plot, svg in figures],
             tables=tables,
-            terms={**terms, "\u03b3": "confidence threshold"},
+            terms={**terms, "Acc.": "accuracy", "\u03b3": "confidence threshold"},
             title=short(", ".join(method.name for method in methods), 200),
         )
     )

@@ -222,7 +222,7 @@ def fixed_budgets(method: Method, number: int) -> Table:
     )
     if any(map(can_stop, method.tables)):
         rows.append(("Adaptive", method.summary))
-        caption += f" Adaptive inference does not compete: {method.rule_text}."
+        caption += f" The last row is not ranked: {method.rule_text}."
     return _table(
         f"fixed_budget_sweep_{number}",
         caption + _notes([method]),

@@ -101,16 +101,16 @@ def test_a_promise_that_no_threshold_keeps_is_not_certified(samples, policy, cap
     assert read_operating_point(policy) is None
     said = screen(capsys)
     assert "no threshold can keep the promise: pse at most 0.1" in said
-    assert "relax a limit, or use more problems: --plan says how many labels it takes" in said
-    assert "Fewer --thresholds need fewer. Ask for several promises in one command" in said
-    assert "and so are thresholds that are picked from this table" in said
+    assert "Relax a limit, or use more problems: --plan says how many labels it takes" in said
+    assert "With fewer --thresholds fewer labels are enough. A threshold picked from" in said
+    assert "Ask for several promises in one command: one by one, more of them fail" in said
     assert "--calibrate-on 1" not in said  # as it was
-    assert "picked from this table. The file is no certificate" in said
+    assert "The file is no certificate: " in said
     line = refused(capsys, "certify", "--check", certificate_of(samples), samples.parent)
     assert "is not a certificate of a threshold (the file: nothing is certified there)" in line
     assert certify(samples, "--thresholds", "0.6", "--calibrate-on", "0.5") == 1
     said = screen(capsys)
-    assert "--calibrate-on 1 uses all that are there. Ask for" in said  # one threshold is fewest
+    assert "keeps none for a check. A threshold picked" in said  # one threshold is fewest
 
 
 def test_every_promise_has_to_hold(samples):
