@@ -22,14 +22,8 @@ ARMS = {
     "control": tuple(
         part for name in ("cal", "over", "detect", "ready") for part in (f"{WEIGHTS}{name}", "0.0")
     ),
-    "supervised": (
-        "--model.recipe",
-        "experiments.real.recipes.SupervisedSVR",
-        "--model.recipe.init_args.tokenizer",
-        "{start}",
-    ),
 }
-"""Options of each arm's training; ``{start}`` is the folder of the seed's start."""
+"""Options of each arm's training."""
 MODES = {
     "sampled": ("--model.evaluation.temperature", "0.9"),
     "fresh": ("--model.evaluation.temperature", "0.9", "--model.evaluation.fresh_turns", "true"),
@@ -99,11 +93,10 @@ def commands(
     yield recording("start", "sampled", root / "start-recorded", start)
     for arm in arms:
         folder = root / arm
-        own = (option.format(start=start) for option in ARMS[arm])
         yield Command(
             name=f"seed{seed}/{arm}/fit",
             folder=folder,
-            arguments=command("fit", folder, start, *STEPS, *train, *own),
+            arguments=command("fit", folder, start, *STEPS, *train, *ARMS[arm]),
             result=folder / "policy" / "config.json",
         )
         for mode in MODES:

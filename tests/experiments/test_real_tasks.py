@@ -1,15 +1,12 @@
 """Problems and demonstrations of the experiment with a pretrained model."""
 
-import math
 import re
-from dataclasses import replace
 from itertools import islice
 
 import numpy as np
-import pytest
 
 from experiments.real.demonstrations import WRONG_DRAFTS, demonstrations
-from experiments.real.recipes import SYSTEM, Brief, brier_advantage
+from experiments.real.recipes import SYSTEM, Brief
 from experiments.real.tasks import ShortAnswer, split
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.parsing import parse_self_check, self_check_format_score
@@ -58,18 +55,3 @@ def test_a_later_prompt_is_the_question_and_the_last_reply():
         prompts.append(user["content"])
     assert prompts[0] == f"1 + 1?\nYour last reply:\n{text}\nCheck it and reply again."
     assert prompts[1].endswith("\nIt was cut off. Reply again.")
-
-
-def test_the_verdict_learns_as_by_the_gradient_of_a_brier_score():
-    # "VERDICT: CORRECT" in three tokens, of which the last two spell the verdict: q = .5 * .5.
-    sampled = replace(
-        completion("VERDICT: CORRECT"),
-        token_ids=(10, 11, 12),
-        logprobs=(-3.0, math.log(0.5), math.log(0.5)),
-    )
-    ends = (9, 12, 16)
-    advantages = [
-        brier_advantage(sampled, (9, 16), agrees, lambda first: ends[len(first) - 1])
-        for agrees in (True, False)
-    ]
-    assert advantages == pytest.approx([2 * 0.75 * 0.25 * 2, 2 * -0.25 * 0.25 * 2])
