@@ -1,7 +1,6 @@
-"""What is published of the miniature follows from its outcomes, and pages say the same."""
+"""What is published of the miniature follows from its outcomes, and its tables from them."""
 
 import json
-import re
 from typing import Any
 
 import pytest
@@ -12,13 +11,6 @@ from experiments.miniature.rows import BOTH, RESULTS, Task
 from experiments.miniature.tables import table_md
 from svr_lightning.analysis.replay import replay
 from tests.commands import ROOT, read_json
-
-PAGE = {
-    "GRPO": "GRPO, one turn or votes",
-    "w/o R_verify": "SVR without verification rewards",
-    "SVR+, 8 sequences": "SVR+ with 8 sequences",
-}
-"""Titles of rows that the page spells out."""
 
 
 def published(task: Task) -> Any:
@@ -59,23 +51,3 @@ def test_all_figures_of_a_row_are_made_again_from_the_outcomes(tmp_path):
     ]
     for entry in entries:
         assert json.loads(json.dumps(entry)) == found[entry["name"]]
-
-
-def test_the_table_of_budgets_is_what_is_published():
-    text = (ROOT / "docs" / "miniature.md").read_text(encoding="utf-8")
-    (table,) = re.findall(r"^\| \| Countdown, 70.*\n(?:\|.*\n)+", text, re.MULTILINE)
-    head, _, *lines = (
-        [cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()
-    )
-    budgets = [int(re.findall(r"\d+", cell)[0]) for cell in head[1:]]
-    tasks = [task for task in BOTH for _ in budgets[::2]]
-    curves = {
-        (task, PAGE.get(curve["title"], curve["title"]), point["budget"]): point["accuracy"]
-        for task in BOTH
-        for curve in published(task)["budgets"]["curves"]
-        for point in curve["points"]
-    }
-    assert len(lines) == 14
-    for title, *cells in lines:
-        for cell, task, budget in zip(cells, tasks, budgets, strict=True):
-            assert float(cell.strip("*")) == pytest.approx(curves[task, title, budget], abs=5.1e-4)
