@@ -48,7 +48,7 @@ def test_the_interval_includes_the_choice():
     assert np.std(found.accuracy[1:]) > 0
 
 
-def test_seeds_are_drawn_too_and_clusters_stay_together():
+def test_seeds_are_drawn_too():
     """One seed is always right, one never: a resample has 0, 1/2 or 1."""
     right = np.array([[[1.0] * 6, [0.0] * 6]])
     given = Options(names=("a",), right=right, tokens=np.ones_like(right))
@@ -56,8 +56,6 @@ def test_seeds_are_drawn_too_and_clusters_stay_together():
     (found,) = choose(given, [1.0], draws)
     assert found.accuracy[0] == 0.5
     assert set(found.accuracy.tolist()) == {0.0, 0.5, 1.0}
-    assert (draws.counts[:, ::2] == draws.counts[:, 1::2]).all()
-    assert (draws.halves[:, ::2] == draws.halves[:, 1::2]).all()
     assert len(np.unique(draws.halves, axis=0)) > 1  # no split decides alone
 
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from svr_lightning.core.linear_logprobs import linear_logprobs
 from svr_lightning.core.losses import (
     LossSpec,
     LossTerms,
@@ -47,25 +46,6 @@ def loss_of_ratios(
     terms = policy_loss(logp, old, None, torch.tensor(advantages), kept, spec)
     (gradient,) = torch.autograd.grad(terms.loss.sum(), logp)
     return terms, gradient
-
-
-# --- log-probabilities ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("temperature", "probabilities"),
-    [
-        # Scores ln 1, ln 2, ln 3 are the odds 1 : 2 : 3, which temperature T raises to 1 / T.
-        (1.0, [1 / 6, 2 / 6, 3 / 6]),
-        (0.5, [1 / 14, 4 / 14, 9 / 14]),
-        # 1 + 1.41421 + 1.73205 = 4.14626
-        (2.0, [1 / 4.146264, 1.414214 / 4.146264, 1.732051 / 4.146264]),
-    ],
-)
-def test_log_probabilities_are_taken_at_the_temperature(temperature, probabilities):
-    scores = torch.tensor([[1.0], [2.0], [3.0]]).log()
-    values = linear_logprobs(torch.ones(3, 1), scores, None, torch.arange(3), temperature)
-    close(values, [math.log(p) for p in probabilities])
 
 
 # --- the KL estimate --------------------------------------------------------------------------

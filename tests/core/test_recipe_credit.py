@@ -22,7 +22,6 @@ from svr_lightning.recipes.rlcr import RLCR
 from svr_lightning.recipes.scrpo import ScRPO, analysis_span
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
-from svr_lightning.tasks import get_task
 from tests.recipes import (
     NO_THINKING,
     RIGHT,
@@ -32,7 +31,6 @@ from tests.recipes import (
     advantages,
     play,
     scripts,
-    single_turn,
     texts,
 )
 
@@ -231,13 +229,6 @@ def test_scrpo_judges_a_correction_by_the_answer_right_before_it():
     assert advantages(samples) == pytest.approx([-0.25] * 3 + [0.75, 2 / 3, 1 / 3, 1 / 3])
     assert texts(samples)[4:] == [analysed("c2"), analysed("a3"), analysed("d3")]
     assert {sample.text_span for sample in samples[4:]} == {(0, len("<analysis>c2</analysis>"))}
-
-
-def test_scrpo_scores_the_form_of_what_is_left_without_the_analysis():
-    task = get_task("countdown")
-    assert task.format_score(ANALYSED) < 1
-    (turn,) = single_turn(task.from_row({"nums": [1, 2], "target": 3}), ANALYSED).turns
-    assert ScRPO().dialogue.formats(task, turn) == (1.0, 0.0)
 
 
 def test_scrpo_corrects_nothing_of_problems_that_are_always_or_never_solved():

@@ -4,12 +4,10 @@ import json
 
 import pytest
 
-from svr_lightning.core.prompts import neutral
-from svr_lightning.core.types import Decoding, DraftState, Message, Problem
-from svr_lightning.recipes.base import Group, Recipe
+from svr_lightning.core.types import Decoding, Problem
+from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import chain
 from svr_lightning.rollout.driver import Job
-from svr_lightning.tasks import get_task
 from tests.recipes import RECIPES, Actors, Write, each_recipe, mixed, play
 from tests.scripted import ORDERS, exam
 
@@ -57,26 +55,3 @@ def test_where_answers_are_alike_no_choice_by_label_shows(name, answer):
 
     seen = {in_training(RECIPES[name][0], exam(order), alike) for order in ORDERS}
     assert len(seen) == 1
-
-
-def neutral_prompts(group: Group) -> list[list[Message]]:
-    """Neutral prompts that go on from any completion of a group."""
-    style, question = get_task(group.problem.task).style, group.problem.question
-    turns = [turn for trajectory in group.trajectories for turn in trajectory.turns]
-    drafts = [DraftState(draft=turn.completion.text, truncated=False) for turn in turns]
-    return [
-        neutral(style, question, draft, turn.index + 1)
-        for turn, draft in zip(turns, drafts, strict=True)
-    ]
-
-
-@pytest.mark.parametrize("name", sorted(CHOOSES_BY_LABEL))
-def test_a_draft_that_a_label_chose_is_followed_by_the_neutral_prompt(name):
-    recipe = RECIPES[name][0]
-    for order in ORDERS:
-        groups, actors = play(recipe, mixed, exam(order))
-        first = [recipe.dialogue.first(group.problem) for group in groups]
-        later = [prompt for prompt in actors.prompts if prompt not in first]
-        allowed = [prompt for group in groups for prompt in neutral_prompts(group)]
-        assert len(later) >= 24
-        assert all(prompt in allowed for prompt in later)

@@ -168,7 +168,6 @@ def test_the_scale_of_advantages_is_an_option(name):
     [
         (SVR, {"horizon": 0}, "horizon=0 must be at least 1"),
         (SVR, {"length_scale": 0}, "length_scale=0 must be at least 1"),
-        (SVR, {"group_size": 1}, "group_size=1 needs at least 2 trajectories per group"),
         (LossSpec, {"clip_eps": 0.0}, "clip_eps=0.0 must be above 0"),
         (LossSpec, {"clip_eps_high": -1.0}, "clip_eps_high=-1.0 must be above 0"),
         (LossSpec, {"ratio": "tokens"}, "ratio='tokens' must be one of token, sequence"),

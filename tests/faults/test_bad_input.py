@@ -38,8 +38,6 @@ def fault(capsys, tmp_path, *words: object) -> str:
         ("--seed_everything -1", ["seed_everything=-1 must lie in [0, 4294967295]"]),
         # Of a section: settings that contradict each other.
         ("--model.policy.max_model_len 100", ["max_prompt_tokens=512", "max_model_len=100"]),
-        # Of Lightning.
-        ("--trainer.precision bf16-true", ["bf16-true", "fp32 masters"]),
         # Found where it is used.
         ("--ckpt_path no.ckpt", ["no.ckpt", "--ckpt_path"]),
         ("--ckpt_path best", ["--ckpt_path best", "file, or last"]),

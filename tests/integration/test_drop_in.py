@@ -80,7 +80,6 @@ def test_a_box_around_the_answer_alone_is_for_clients_that_ask_for_it(written, t
 @pytest.mark.parametrize(
     ("server", "request_", "content"),
     [
-        ("answer", {}, SURE_OF),
         ("answer", {"svr": {"content": "turn"}}, SURE),
         ("turn", {}, SURE),
         ("turn", {"svr": {"content": "answer"}}, SURE_OF),

@@ -2,15 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterable
-from itertools import dropwhile, takewhile
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from svr_lightning.__main__ import main
-from tests.commands import SMALL, flags, jsonl, logged
+from tests.commands import SMALL, flags, logged
 from tests.pages import page, section, tables
 
 GLOSSARY = page("docs/metrics.md")
@@ -22,17 +20,6 @@ def rows(heading: str) -> list[list[str]]:
     """The cells of the one table under a heading, without its head."""
     (table,) = tables(section(GLOSSARY, heading))
     return table[1:]
-
-
-def fields(title: str) -> list[list[str]]:
-    """The rows about one file: below the bold row with its title, up to the next bold row."""
-    below = dropwhile(lambda row: f"`{title}`**" not in row[0], rows("## Files"))
-    return list(takewhile(lambda row: "**" not in row[0], list(below)[1:]))
-
-
-def names(cells: Iterable[str]) -> list[str]:
-    """What stands in backticks."""
-    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
 
 
 def pattern(key: str) -> re.Pattern[str]:
@@ -86,11 +73,3 @@ def test_every_key_of_the_glossary_is_logged(run):
     stages = {tuple(key.split("/")[:2]) for key in found if key.split("/")[0] in ("val", "test")}
     sets = ("dev", "math500", "all", "math")
     assert stages == {(stage, name) for stage in ("val", "test") for name in sets}
-
-
-def test_the_fields_of_the_samples_file_are_described(run):
-    record = jsonl(run / "eval" / "test" / "samples.jsonl")[0]
-    head, turn = fields("eval/NAME/samples.jsonl"), fields("turns")
-    sometimes = {"error", "observed_turns", "cluster"}
-    assert set(names(row[0] for row in head)) == {*record, *sometimes}
-    assert set(names(row[0] for row in turn)) == {*record["turns"][0], "grading_error"}
