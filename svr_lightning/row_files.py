@@ -113,9 +113,23 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
 def _parsed(raw: bytes) -> Any:
     """The JSON value of some bytes, or a ValueError that says where it breaks off."""
     try:
-        return json.loads(raw.decode("utf-8-sig"))
+        return json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         return ValueError(f"invalid JSON: {one_line(error)}".replace("line 1 ", ""))
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys differ; of one that comes twice, JSON would keep the last value."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        _refuse_twice([name for name, _ in pairs], "an object")
+    return found
+
+
+def _refuse_twice(names: list[str], what: str) -> None:
+    twice = [name for name, count in Counter(names).items() if name and count > 1]
+    if twice:
+        raise ValueError(f"{what} names {twice[0]!r} twice; rename one of them")
 
 
 def _json_list(stream: IO[bytes]) -> Iterator[tuple[str, Any]]:
@@ -146,9 +160,7 @@ def _delimited(stream: IO[bytes], start: bytes) -> Iterator[tuple[str, Any]]:
     try:
         header = [name.strip() for name in next(rows, [])]
         last = rows.line_num + skipped
-        twice = [name for name, count in Counter(header).items() if name and count > 1]
-        if twice:
-            raise ValueError(f"its header names {twice[0]!r} twice; rename one of the columns")
+        _refuse_twice(header, "its header")
         for cells in rows:
             first = last + 1
             last = rows.line_num + skipped

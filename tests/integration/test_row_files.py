@@ -63,20 +63,16 @@ def test_parquet_is_known_by_its_content(tmp_path, name):
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("encode", [False, True])
-def test_numbers_of_a_narrow_column_are_the_decimals_that_were_stored(tmp_path, kind, encode):
-    stated = [0.9, 0.85, 0.05, 1.0, 0.333]
-    column = Table.from_pydict({"p": np.array(stated, dtype=kind)})["p"]
+def test_numbers_of_a_narrow_column_are_the_decimals_that_were_stored_and_empty_cells_nothing(
+    tmp_path, kind, encode
+):
+    stated = [0.9, 0.85, 0.05, 1.0, 0.333, None]
+    column = Table.from_pydict({"p": np.array(stated[:-1], dtype=kind)})["p"]
+    column = Table.from_pydict({"p": [*column, None]})["p"]
     if encode and kind is not np.float16:  # pandas' categories
         column = column.dictionary_encode()
     write_table(Table.from_arrays([column], names=["p"]), tmp_path / "log.parquet")
     assert [row["p"] for row in rows(tmp_path / "log.parquet")] == stated
-
-
-def test_an_empty_cell_of_parquet_is_nothing_also_in_a_narrow_column(tmp_path):
-    column = Table.from_pydict({"p": np.array([0.9], dtype=np.float32)})["p"]
-    table = Table.from_pydict({"p": [*column, None]}, schema=None)
-    write_table(table, tmp_path / "log.parquet")
-    assert [row["p"] for row in rows(tmp_path / "log.parquet")] == [0.9, None]
 
 
 def test_blank_lines_before_the_header_count_among_the_lines(tmp_path):

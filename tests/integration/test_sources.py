@@ -176,6 +176,10 @@ def test_files_that_cannot_be_read_are_named(tmp_path, name, text, reason):
     ("row", "reason"),
     [
         ('{"question": "cut off', "rows.jsonl:2: invalid JSON: Unterminated string starting at"),
+        (
+            '{"question": "2 + 3?", "answer": "5", "answer": "6"}',
+            "an object names 'answer' twice; rename",
+        ),
         ('["a", "list"]', "rows.jsonl:2: expected an object, found list"),
         ('{"question": "\\ud800?", "answer": "#### 1"}', "the question is not valid Unicode"),
         ({"answer": "#### 1"}, "rows.jsonl:2: missing field 'question'; the row has ['answer']"),
