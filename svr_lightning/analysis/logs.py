@@ -81,6 +81,7 @@ def _read_file(path: Path, columns: Sequence[str]) -> Evaluation:
     names = _column_names(columns)
     problems: dict[tuple[str, str], list[_Turn]] = {}
     places: list[str] = []
+    scales: set[bool] = set()
     missing = {pair.partition("=")[0]: pair for pair in columns}
     where = f"{path}: "
     try:
@@ -91,6 +92,9 @@ def _read_file(path: Path, columns: Sequence[str]) -> Evaluation:
                 where = ""  # its faults name the file
                 return read_samples_file(path)
             header, turn = _read(cells, names)
+            if turn.confidence:  # 0 is 0%
+                scales.add("%" in str(cells[header["confidence"]]))
+            require(len(scales) < 2, "confidences with % and without; write all in one way")
             turns = problems.setdefault((turn.dataset or path.stem, turn.id), [])
             if turns and turn.turn is None:
                 raise ValueError(
@@ -99,8 +103,8 @@ def _read_file(path: Path, columns: Sequence[str]) -> Evaluation:
                 )
             turns.append(turn)
             places.append(place)
-            for name in missing.keys() & header.keys():
-                del missing[name]
+            for name in header:
+                missing.pop(name, None)
         where = f"{path}: "
         require(bool(problems), "it has no rows")
         require(not missing, f"--columns {' '.join(missing.values())}: no row has this column")

@@ -248,12 +248,20 @@ def test_percentages_and_decimal_commas_are_numbers(tmp_path, text, value):
     assert cell(tmp_path, "confidence", text).confidence.tolist() == [[value]]
 
 
+def test_confidences_have_a_percent_sign_or_have_none(tmp_path):
+    """A 1 beside 95% is certainty, or one percent."""
+    log = tmp_path / "log.csv"
+    log.write_text("id,confidence,correct\na,95%,1\nb,0,0\nc,1,1\n")
+    with pytest.raises(ConfigError, match=":4: confidences with % and without"):
+        load_log(log)
+
+
 def test_a_log_of_a_spreadsheet_in_another_language_is_read(tmp_path):
     log = tmp_path / "log.csv"
     log.write_text("ID ; Confidence; CORRECT;Tokens\na;0,95;ja\n")
     with pytest.raises(ConfigError, match=r"log.csv:2: CORRECT='ja': give 1 or 0"):
         load_log(log)
-    log.write_text("ID ; Confidence; CORRECT;Tokens\na;0,95;1;66,0\nb;95%;0;66\n")
+    log.write_text("ID ; Confidence; CORRECT;Tokens\na;0,95;1;66,0\nb;,95;0;66\n")
     table = load_log(log)
     assert table.ids == ("a", "b")
     assert table.confidence.tolist() == [[0.95], [0.95]]
