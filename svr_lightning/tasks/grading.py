@@ -132,12 +132,15 @@ def check_reference(problem: Problem) -> None:
 def unread_references(problems: Iterable[Problem]) -> list[str]:
     """References with digits that no grader reads, so that only the same text equals them.
 
-    They are those of :attr:`Task.mathematical` tasks; see :func:`.latex.is_understood`.
+    They are those of :attr:`Task.mathematical` tasks that the task does not read as a number; see
+    :func:`.latex.is_understood`.
     """
     return [
         problem.reference
         for problem in problems
-        if get_task(problem.task).mathematical and not is_understood(problem.reference)
+        if (task := get_task(problem.task)).mathematical
+        and getattr(task.answer_form(problem.reference), "number", None) is None
+        and not is_understood(problem.reference)
     ]
 
 

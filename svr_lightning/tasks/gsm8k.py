@@ -26,8 +26,9 @@ from svr_lightning.tasks.latex import (
 
 _FALLBACK_CHARACTERS = 500
 _MARK = "####"
-_SHORT = {"k": "thousand", "m": "million", "b": "billion"}
-_LETTERS = r"(?:k|K|M|mn|B|bn)(?![\w&)])"
+_SHORT = {"m": "million", "b": "billion"}
+_GRAND = r"[gG]rand(?![ ](?!in[ ]|per[ ]|each|an?[ ])\w)"  # 18 grand a year; not 18 grand prizes
+_LETTERS = rf"(?:k|K|M|mn|B|bn|{_GRAND})(?![\w&)])"
 _SHORT_SCALE = re.compile(
     rf"""
     (?<=[0-9])[ ]?          # 18k, 18 k
@@ -196,4 +197,4 @@ def _value(answer: str) -> Fraction | None:
 
 
 def _spelled_scale(short: re.Match[str]) -> str:
-    return f" {_SHORT[short['letters'][0].lower()]} "
+    return f" {_SHORT.get(short['letters'][0].lower(), 'thousand')} "

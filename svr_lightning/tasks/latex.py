@@ -295,7 +295,7 @@ def normalise(answer: str) -> str:
 
 
 def is_understood(answer: str) -> bool:
-    r"""Whether graders can read an answer that has digits as more than a text.
+    r"""Whether graders can read an answer that is no number, and has digits, as more than a text.
 
     ``5 apples`` and a digit that is not ASCII are equal to nothing but themselves. Names of
     functions, scripts and environments are no words.
@@ -305,9 +305,8 @@ def is_understood(answer: str) -> bool:
         (True, False)
     """
     text = normalise(answer)
-    if read_number(text) is not None or not any(c.isnumeric() for c in text):
-        return True
-    return text.isascii() and not _NO_TERM.search(text)
+    digits = any(c.isnumeric() for c in text)
+    return not digits or (text.isascii() and not _NO_TERM.search(text))
 
 
 def spell(answer: str) -> str:

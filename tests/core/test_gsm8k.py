@@ -245,7 +245,10 @@ def test_behind_a_mark_the_last_side_of_an_equation_counts_and_formatting_does_n
 @pytest.mark.parametrize(
     ("answer", "value"),
     [
-        *((a, "18000") for a in ("18 thousand", "18k", "$18K", "18 Thousand dollars", "18 k")),
+        *(
+            (a, "18000")
+            for a in ("18 thousand", "18k", "$18K", "18 Thousand dollars", "18 k", "18 grand")
+        ),
         *((a, "18000") for a in (r"18\text{ thousand}", r"18\,\text{thousand eggs}", "18000")),
         ("18 million people", "18000000"),
         ("18M", "18,000,000"),
@@ -255,7 +258,10 @@ def test_behind_a_mark_the_last_side_of_an_equation_counts_and_formatting_does_n
         ("18 thousand six-hundred", None),
         *((a, None) for a in ("18 thousand five hundred", "18-thousand", "18 thousandths")),
         *((a, None) for a in ("18 fourths", "18 squared", "18 and a half", "18 hundred and 5")),
-        *((a, "18") for a in ("18 percent", "18 dozen", "18m", "18 hundred-dollar bills")),
+        *(
+            (a, "18")
+            for a in ("18 percent", "18 dozen", "18m", "18 hundred-dollar bills", "18 grand prizes")
+        ),
         *((rf"18\text{{{a}}}", None) for a in ("x", " y", "xy", "n", "pi")),
         *((rf"18\text{{{a}}}", "18") for a in (" dollars", "g", " m", "cm")),
         *((a, None) for a in ("18, 000", "$18, 000", "1, 8", "18 lakh", "18 crores")),

@@ -17,8 +17,8 @@ from tests.math_answers import EQUAL
 TASK = Math()
 
 
-def problem(reference: str) -> Problem:
-    return Problem(id="", task="math", question="?", reference=reference)
+def problem(reference: str, task: str = "math") -> Problem:
+    return Problem(id="", task=task, question="?", reference=reference)
 
 
 def boxed(answer: str) -> str:
@@ -190,8 +190,8 @@ def test_references_with_digits_that_no_grader_reads_are_found():
     read += ["5\u00bd", "\u00bc", "0^-", r"1^{+}", "2!"]
     unread = ["$5$ apples", "\uff15", '["5"', "October 30", "5 if x then 6"]
     unread += ["10?", "10 (?)", "#10", "10 -", "10/", "x = 10 =", "10,"]
-    found = unread_references(problem(reference) for reference in read + unread)
-    assert found == unread
+    eggs = problem("5 eggs", "gsm8k")  # which reads 5
+    assert unread_references([eggs, *map(problem, read + unread)]) == unread
 
 
 @pytest.mark.parametrize("reference", [r"\frac{1", "}{", "$", r"\text{}", "x" * 2001])
