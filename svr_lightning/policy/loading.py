@@ -77,8 +77,10 @@ def _source(config: PolicyConfig) -> str:
         require(source in EMBEDDED, f"model.policy.path={source!r} is not built in; known: {names}")
         return str(files("svr_lightning.tiny") / f"{EMBEDDED[source]}_policy")
     require(
-        Path(source).is_dir() or not (source.startswith((".", "/", "~")) or source.count("/") > 1),
-        f"model.policy.path={source!r} is not a folder; give a checkpoint folder or a hub id",
+        Path(source).is_dir()
+        or (source.count("/") == 1 and not source.startswith((".", "/", "~"))),
+        f"model.policy.path={source!r} is not a folder; give a checkpoint folder or a hub id "
+        "OWNER/NAME",
     )
     require(
         not (Path(source) / "adapter_config.json").is_file(),
