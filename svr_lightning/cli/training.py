@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import warnings
+from argparse import SUPPRESS
 from collections.abc import Container
 from importlib import import_module
 from pathlib import Path
@@ -131,8 +132,10 @@ def _filled(content: Any, sections: Container[str], place: str = "") -> Any:
 def _refusal(error: Exception, parser: LightningArgumentParser) -> str:
     """The parser's refusal in one line, with a known key that is close to an unknown one."""
     text = "nested too deeply" if isinstance(error, RecursionError) else of_parser(error)
-    unknown = re.search(r"(?:unrecognized arguments: --|not accept option ')([\w.]+)", text)
-    return text + (did_you_mean(unknown[1], parser.get_defaults().keys()) if unknown else "")
+    if unknown := re.search(r"(?:ed arguments: (?=--)|not accept option ')(-*)([\w.]+)", text):
+        known = (unknown[1] + name for name in parser.get_defaults())
+        text += did_you_mean(unknown[1] + unknown[2], known)
+    return text
 
 
 for _module in iter_modules(recipes.__path__):  # so that --model.recipe Murphy is enough
@@ -164,13 +167,19 @@ class SVRCommandLine(LightningCLI):
         return {self._command: known[self._command]}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """One seed decides the draws of the model and the order of the data."""
+        """One seed decides the draws of the model and the order of the data.
+
+        The help of ``predict`` is without settings of training.
+        """
         parser.link_arguments("seed_everything", "model.seed")
         parser.link_arguments("seed_everything", "data.seed")
         if self._command == "predict":
             parser.add_argument(
                 "--question", action="append", help="a question; may be given several times"
             )
+            for action in parser._actions:
+                if action.dest.startswith(("trainer.", "model.optimizer", "model.reference")):
+                    action.help = SUPPRESS
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, and raise a fault as one line."""
@@ -302,7 +311,6 @@ def run(command: str, about: str, arguments: list[str]) -> None:
     explained = bool({"-h", "--help"} & {*arguments})
     set_parsing_settings(docstring_parse_attribute_docstrings=explained)
     parsing = {"exit_on_error": False, "allow_abbrev": False}
-    warnings.filterwarnings("ignore", message=".*args parameter is intended.*")
     try:
         SVRCommandLine(
             command=command,
@@ -314,7 +322,11 @@ def run(command: str, about: str, arguments: list[str]) -> None:
             seed_everything_default=42,
             parser_kwargs={
                 **{"prog": program(), **parsing},
-                command: {"description": _DESCRIPTION.format(about=about), **parsing},
+                command: {
+                    "usage": f"{program()} {command} [--config NAME ...] [--KEY VALUE ...]",
+                    "description": _DESCRIPTION.format(about=about),
+                    **parsing,
+                },
             },
             args=[command, *arguments],
         )
@@ -322,9 +334,10 @@ def run(command: str, about: str, arguments: list[str]) -> None:
         raise ConfigError(explain(error) or str(error)) from error
 
 
-_DESCRIPTION = """{about}. Every key of a configuration can be given as a flag. Besides, --record
-records every turn (model.evaluation.adaptive: false), so that any stopping rule can be replayed,
-and --stop RULE --stop.OPTION VALUE are short for --model.evaluation.stop."""
+_DESCRIPTION = """{about}. Every key of a configuration can be given as a flag; `fit --help` has
+all of them. Besides, --record records every turn (model.evaluation.adaptive: false), so that any
+stopping rule can be replayed, and --stop RULE --stop.OPTION VALUE are short for
+--model.evaluation.stop."""
 
 
 def _silence_warnings() -> None:
@@ -339,6 +352,7 @@ def _silence_warnings() -> None:
 
 
 _EXPECTED = (
+    ".*args parameter is intended.*",
     # Lightning advises every module with manual optimisation to save before its step.
     "Using ModelCheckpoint with manual optimization",
     ".*does not have many workers.*",

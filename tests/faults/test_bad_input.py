@@ -28,7 +28,7 @@ def fault(capsys, tmp_path, *words: object) -> str:
             ["model.evaluation.stop: there is no class Confidnt; did you mean 'Confident'?"],
         ),
         ("--seed_everything x", ["a <class 'bool'> or a <class 'int'>. Got value: x"]),
-        (f"{STOP}.threshold 0.9", ["model.evaluation.stop: ", "StopRule is abstract"]),
+        (f"{STOP}.threshold 0.9", ["model.evaluation.stop: name its class before its options"]),
         (f"{RECIPE}.loss.betaa 1", ["model.recipe: ", "--loss.betaa=1"]),
         (
             f"{ENGINE} svr_lightning.engines.openai.OpenAIEngine",

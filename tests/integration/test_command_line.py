@@ -186,7 +186,7 @@ def test_no_command_takes_an_abbreviated_flag(capsys):
     error = refused(capsys, "replay", "x", "--ou", "y")
     assert "unrecognized arguments: --ou y; did you mean '--out'?" in error
     error = refused(capsys, "fit", "--config", "countdown_tiny", "--trainer.max_step", "1")
-    assert error.endswith("--trainer.max_step 1; did you mean 'trainer.max_steps'?")
+    assert error.endswith("--trainer.max_step 1; did you mean '--trainer.max_steps'?")
     error = refused(capsys, "fit", "--config", "{trainer: {max_stepz: 1}}")
     assert error.endswith("option 'trainer.max_stepz'; did you mean 'trainer.max_steps'?")
 
