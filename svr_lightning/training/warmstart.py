@@ -144,9 +144,9 @@ class WarmStart:
         Raises:
             ConfigError: if there are too few right or wrong answers.
         """
-        evaluator, fingerprint = self._plain_evaluator()
+        evaluator = self._plain_evaluator()
         encoded = self._turns(evaluator.solve(self.training, "plain"))
-        facts = f"{fingerprint} {self.start} {self.module.evaluation.max_turns}"
+        facts = f"{evaluator.fingerprint} {self.start} {self.module.evaluation.max_turns}"
         digest = hashlib.sha256(facts.encode()).hexdigest()[:12]
         checkpoint = self.root / f"warmstart-{digest}.ckpt"
         self._train(encoded, checkpoint)
@@ -161,8 +161,8 @@ class WarmStart:
         for left in self.root.glob("warmstart-*.ckpt"):  # of other options, too
             left.unlink()
 
-    def _plain_evaluator(self) -> tuple[Evaluator, str]:
-        """What samples the plain answers, each problem's as independent turns; its fingerprint."""
+    def _plain_evaluator(self) -> Evaluator:
+        """What samples the plain answers, each problem's as independent turns."""
         module = self.module
         sentence = self.start.prompt
         if sentence is None:
@@ -175,16 +175,14 @@ class WarmStart:
             fresh_turns=True,
         )
         inputs = record_fingerprint(module, "train", config)
-        fingerprint = f"{inputs} {self.start.held_out} {sentence}"
-        evaluator = Evaluator(
+        return Evaluator(
             module.actor,
             config,
             recipe=PlainAnswers(sentence=sentence),
             folder=self.root / PLAIN,
             seed=module.seed,
-            fingerprint=fingerprint,
+            fingerprint=f"{inputs} {self.start.held_out} {sentence}",
         )
-        return evaluator, fingerprint
 
     def _turns(self, records: Sequence[SampleRecord]) -> list[Encoded]:
         """The turns to train on, from the plain answers: those that read back as they were written.
