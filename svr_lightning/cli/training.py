@@ -133,8 +133,8 @@ def _refusal(error: Exception, parser: LightningArgumentParser) -> str:
     """The parser's refusal in one line, with a known key that is close to an unknown one."""
     text = "nested too deeply" if isinstance(error, RecursionError) else of_parser(error)
     if unknown := re.search(r"(?:ed arguments: (?=--)|not accept option ')(-*)([\w.]+)", text):
-        known = (unknown[1] + name for name in parser.get_defaults())
-        text += did_you_mean(unknown[1] + unknown[2], known)
+        names = parser.get_defaults().keys()
+        text += did_you_mean(unknown[1] + unknown[2], (unknown[1] + name for name in names))
     return text
 
 
