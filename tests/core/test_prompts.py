@@ -1,6 +1,7 @@
 """Prompts, compared with goldens that were written from the paper's appendices by hand."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from svr_lightning.core.prompts import (
     neutral,
     refinement_messages,
 )
-from svr_lightning.core.types import DraftState, Message, OracleState, Problem, Verdict
+from svr_lightning.core.types import DraftState, Message, OracleState, PolicyState, Problem, Verdict
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import chain
 from svr_lightning.recipes.mlmt_rl import MLMTRL
@@ -121,6 +122,11 @@ def test_the_first_turn_has_no_refinement(turn):
 def test_braces_and_percent_signs_of_the_policy_are_copied_as_they_are():
     text = "{draft} {0} %s \\boxed{} $x"
     assert refined("math", text, question=text)[1]["content"].count(text) == 2
+
+
+def test_the_state_a_prompt_is_built_from_holds_no_label():
+    names = [field.name for field in fields(PolicyState)]
+    assert names == ["draft", "truncated", "verdict", "confidence"]
 
 
 @pytest.mark.parametrize(
