@@ -40,8 +40,6 @@ def test_a_bare_number_is_a_reference(answer, reference):
     ("row", "field"),
     [
         ({"answer": "#### 1"}, "'question'"),
-        ({"question": 5, "answer": "#### 1"}, "'question'"),
-        ({"question": " \n", "answer": "#### 1"}, "'question'"),
         ({"question": "?"}, "'answer'"),
         ({"question": "?", "answer": "five\nor so"}, "'answer'"),
         ({"question": "?", "answer": "1\n#### none"}, "'answer'"),
@@ -49,7 +47,6 @@ def test_a_bare_number_is_a_reference(answer, reference):
         ({"question": "?", "answer": True}, "'answer'"),
         ({"question": "?", "answer": ["1", "234"]}, "'answer'"),
         ({"question": "?", "answer": ["#### 1", "#### 2"]}, "'answer'"),
-        ({"question": "?", "answer": float("nan")}, "'answer'"),
         ({"question": "?", "answer": "#### 1", "id": 0.5}, "'id'"),
     ],
 )

@@ -31,28 +31,28 @@ def boxed(answer: str) -> str:
 @pytest.mark.parametrize(
     ("row", "reference"),
     [
-        ({"problem": "?", "solution": r"\boxed{1}, or $\boxed{\frac{1}{2}}$."}, r"\frac{1}{2}"),
-        ({"question": "?", "answer": " p - q\n", "solution": r"\boxed{no}"}, "p - q"),
-        ({"question": "?", "answer": "", "solution": r"so $\boxed 5$."}, "5"),
-        ({"question": "?", "answer": None, "solution": r"\boxed {3.5}"}, "3.5"),
-        ({"question": "?", "answer": 277}, "277"),
-        ({"question": "?", "answer": r"\boxed{5}"}, "5"),
-        ({"question": "?", "answer": "We add 2 and 3.\nSo it is $\\boxed{5}$."}, "5"),
-        ({"question": "?", "answer": "2 + 3 = 5\n#### 5"}, "5"),
-        ({"question": "?", "answer": r"#### \boxed{5}"}, "5"),
-        ({"question": "?", "answer": "<think>2 + 3</think>\n<answer>5</answer>"}, "5"),
-        ({"question": "?", "answer": "The answer is: 5 miles per hour"}, "5 miles per hour"),
-        ({"question": "?", "answer": [r"\boxed{1}", r"\boxed{2}"]}, "1, 2"),
+        ({"solution": r"\boxed{1}, or $\boxed{\frac{1}{2}}$."}, r"\frac{1}{2}"),
+        ({"answer": " p - q\n", "solution": r"\boxed{no}"}, "p - q"),
+        ({"answer": "", "solution": r"so $\boxed 5$."}, "5"),
+        ({"answer": None, "solution": r"\boxed {3.5}"}, "3.5"),
+        ({"answer": 277}, "277"),
+        ({"answer": r"\boxed{5}"}, "5"),
+        ({"answer": "We add 2 and 3.\nSo it is $\\boxed{5}$."}, "5"),
+        ({"answer": "2 + 3 = 5\n#### 5"}, "5"),
+        ({"answer": r"#### \boxed{5}"}, "5"),
+        ({"answer": "<think>2 + 3</think>\n<answer>5</answer>"}, "5"),
+        ({"answer": "The answer is: 5 miles per hour"}, "5 miles per hour"),
+        ({"answer": [r"\boxed{1}", r"\boxed{2}"]}, "1, 2"),
         (
-            {"question": "?", "answer": "all real numbers except zero"},
+            {"answer": "all real numbers except zero"},
             "all real numbers except zero",
         ),
-        ({"question": "?", "solution": r"\boxed{{7}}"}, "{7}"),
-        ({"question": "?", "final_answer": ["$1$", "$2$"], "solution": ["a", "b"]}, "$1$, $2$"),
+        ({"solution": r"\boxed{{7}}"}, "{7}"),
+        ({"final_answer": ["$1$", "$2$"], "solution": ["a", "b"]}, "$1$, $2$"),
     ],
 )
 def test_the_gold_is_the_answer_or_the_last_box_of_the_solution(row, reference):
-    assert TASK.from_row(row) == problem(reference)
+    assert TASK.from_row({"question": "?"} | row) == problem(reference)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Decoding
 from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.policy.config import LoRAConfig, PolicyConfig
-from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.config import EvaluationConfig, OptimizerConfig, ReferenceConfig
 from svr_lightning.training.data import SVRDataModule
@@ -123,32 +122,24 @@ def test_arguments_of_a_function_are_held_to_their_ranges():
     ("make", "message"),
     [
         (lambda: Decoding(top_p=0.0), "top_p=0.0 must be above 0"),
-        (lambda: Decoding(max_completion_tokens=0), "max_completion_tokens=0 must be at least 1"),
         (lambda: EvaluationConfig(temperature=1e-39), "temperature=1e-39 must be 0, or at least"),
         (lambda: LoRAConfig(r=0), "r=0 must be at least 1"),
-        (lambda: PolicyConfig(max_prompt_tokens=0), "max_prompt_tokens=0 must be at least 1"),
         (lambda: PolicyConfig(max_model_len=4096), "max_prompt_tokens=4096 must be below max_mod"),
         (lambda: PolicyConfig(lora="r"), "lora='r' must be svr_lightning.policy.config.LoRA"),
         (lambda: SVR(custom_reward="my.reward"), "custom_reward='my.reward' must be a function"),
         (lambda: Confident(threshold=None), "threshold=None must be float, got null"),
         (lambda: OptimizerConfig(lr=0.0), "lr=0.0 must be above 0"),
-        (lambda: OptimizerConfig(floor=2.0), "floor=2.0 must be at most 1"),
         (lambda: ReferenceConfig(every=-1), "every=-1 must be at least 0"),
         (lambda: SVR(scale_rewards="mean"), "scale_rewards='mean' must be one of group, none"),
-        (lambda: GRPO(reward_kind="sparse"), "reward_kind='sparse' must be one of binary"),
-        (lambda: OpenAIEngine("http://h", "m", concurrency=0), "concurrency=0 must be at least 1"),
         (lambda: OpenAIEngine("http://h", "m", timeout=math.nan), "timeout=nan must be above 0"),
-        (lambda: OpenAIEngine("http://h", "m", tries=0), "tries=0 must be at least 1"),
         (lambda: RewardWeights(cal=math.nan), "cal=nan must be at least -1e+06"),
         (lambda: Confident(needs_correct="yes"), "needs_correct='yes' must be bool, got str"),
         (lambda: Controller(str, "countdwn"), "unknown task 'countdwn'"),
         (lambda: Controller(str, None), "task=None must be str | svr_lightning.tasks.base.Task"),
-        (lambda: SVRModule(updates_per_rollout=0), "updates_per_rollout=0 must be at least 1"),
         (lambda: SVRModule(resample="always"), "resample='always' must be one of"),
         (lambda: SVRModule(policy="x"), "policy='x' must be PolicyConfig"),
         (lambda: SVRDataModule(train="x"), "train='x' must be svr_lightning.training.sources.Da"),
         (lambda: Decoding(temperature=math.inf), "temperature=inf must be at most 1e+09"),
-        (lambda: OptimizerConfig(lr=math.inf), "lr=inf must be at most 1e+09"),
         (lambda: RolloutLog(every=-1), "every=-1 must be at least 0"),
         (
             lambda: DataSource(name="../x", task="math", path="x"),

@@ -422,12 +422,10 @@ BLOCK = "<self_check>VERDICT: {}; CONFIDENCE: {}</self_check>"
         (RIGHT + "<self_check>VERDICT: CORRECT</self_check>", []),
         (RIGHT + BLOCK.format("MAYBE", "0.9"), []),
         (RIGHT + BLOCK.format("right", "0.9"), ["9"]),
-        (RIGHT + BLOCK.format("CORRECT", "1.0"), ["CORRECT"]),
-        (RIGHT + BLOCK.format("CORRECT", "95%"), ["CORRECT"]),
-        (RIGHT + BLOCK.format("CORRECT", "0.9%"), ["CORRECT"]),
-        (RIGHT + BLOCK.format("CORRECT", "-0.5"), ["CORRECT"]),
-        (RIGHT + BLOCK.format("CORRECT", "1"), ["CORRECT"]),
-        (RIGHT + BLOCK.format("CORRECT", "0."), ["CORRECT"]),
+        *(
+            (RIGHT + BLOCK.format("CORRECT", number), ["CORRECT"])
+            for number in ("1.0", "95%", "0.9%", "-0.5", "1", "0.")
+        ),
         (RIGHT + BLOCK.format("CORRECT", "0.9" + "9" * 999), ["CORRECT", "99"]),
         # Only what decides: the first block, of what was not thought.
         (

@@ -167,17 +167,14 @@ def test_the_scale_of_advantages_is_an_option(name):
     ("recipe", "options", "message"),
     [
         (SVR, {"horizon": 0}, "horizon=0 must be at least 1"),
-        (SVR, {"length_scale": 0}, "length_scale=0 must be at least 1"),
         (LossSpec, {"clip_eps": 0.0}, "clip_eps=0.0 must be above 0"),
         (LossSpec, {"clip_eps_high": -1.0}, "clip_eps_high=-1.0 must be above 0"),
         (LossSpec, {"ratio": "tokens"}, "ratio='tokens' must be one of token, sequence"),
         (RewardWeights, {"alpha": 3.0}, "alpha=3.0 must be at most 1"),
-        (GRPO, {"soft_cache_length": 0}, "soft_cache_length=0 must be at least 1"),
         (SVRPlus, {"optimised": 0}, "optimised=0 must be at least 1"),
         (IGRPO, {"drafts": 0}, "drafts=0 must be at least 1"),
         (MLMTRL, {"horizon": 4}, "horizon=4 must be odd"),
         (ScRPO, {"min_variance": 0.3}, "min_variance=0.3 must be at most 0.25"),
-        (ScRPO, {"min_variance": float("nan")}, "min_variance=nan must be at least 0"),
     ],
 )
 def test_a_recipe_with_an_option_out_of_range_cannot_be_made(recipe, options, message):
@@ -227,9 +224,7 @@ def test_a_reward_of_ones_own_may_be_a_number_made_of_text_and_problem():
     [
         ([1.0], "returned 1 rewards for 3 turns; return one each"),
         (None, "returned NoneType for 3 turns; return one each"),
-        (1.0, "returned float for 3 turns; return one each"),
         ([1.0, math.nan, 1.0], r"returned Reward\(.*nan.*\) for turn 2; return a fin"),
-        ([math.inf] * 3, "for turn 1; return a finite number or a Reward"),
         ([10**400] * 3, "for turn 1; return a finite number or a Reward"),
         ([0.0, 0.0, None], "returned None for turn 3; return a finite"),
         ([Reward.of(x=None)] * 3, "for turn 1; return a finite"),

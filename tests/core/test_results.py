@@ -175,7 +175,6 @@ def _turn(**changes: Any) -> str:
         (_turn(confidence=92), "turns[1].confidence: Expected `float` <= 1.0"),
         (_turn(confidence=None), "both 'verdict' and 'confidence', or null for both"),
         (_turn(prompt_tokens=2**31), "turns[1].prompt_tokens: Expected `int` <= 2147483647"),
-        (_turn(correct=1), "turns[1].correct: Expected `bool | null`, got `int`"),
         (json.dumps(adaptive()[0]), "repeats toy/a of samples.jsonl:1"),
     ],
 )
