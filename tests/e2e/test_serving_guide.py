@@ -12,7 +12,7 @@ from tests.commands import ROOT, read_json, write_jsonl
 from tests.pages import blocks, page
 from tests.served import started
 
-GUIDE = page("docs/serving.md").partition("## Ten minutes")[2]
+GUIDE = page("docs/serving.md").partition("## From 60")[2]
 PAGE = GUIDE.partition("## What clients get")[0]
 UPSTREAM, OWN = "http://127.0.0.1:8000/v1", "http://127.0.0.1:8080/v1"
 QUESTIONS = 60
