@@ -1,5 +1,6 @@
 """A hook of mkdocs: equations become MathML, the API page is generated, and llms.txt is served."""
 
+import os
 import re
 from html import unescape
 from pathlib import Path
@@ -15,6 +16,8 @@ _EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>
 """What pymdownx.arithmatex, with its option generic, makes of ``$...$`` and ``$$...$$``."""
 _ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):<code>(~?)([\w.]+)</code>")
 """What Markdown makes of a reference in a docstring."""
+_OPTION = re.compile(r"(?<=[ >])--[a-z][\w.+-]*")
+"""An option of a command, within which no line breaks."""
 _API = """# Python API
 
 Everything here is imported from the package root: `import svr_lightning as svr`. What trains
@@ -53,8 +56,15 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_content(html: str, **_: Any) -> str:
-    """The page with its equations and the references of its docstrings converted."""
+def on_page_content(html: str, config: Any, **_: Any) -> str:
+    """The page with its equations and the references of its docstrings converted.
+
+    Links to files of the repository lead to it where it is published, or else to the checkout.
+    """
+    hosted = config["repo_url"]
+    root = f"{hosted}/blob/main" if hosted else os.path.relpath(".", config["site_dir"])
+    html = html.replace('href="../', f'href="{root}/')
+    html = _OPTION.sub(r'<span class="option">\g<0></span>', html)
     return _ROLE.sub(_reference, _EQUATION.sub(_mathml, html))
 
 

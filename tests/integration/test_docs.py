@@ -7,6 +7,7 @@ import yaml
 
 from tests.commands import ROOT, dotted, layer
 from tests.pages import page, tables
+from tools.site_hook import on_page_content
 
 PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "llms.txt", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -40,6 +41,18 @@ def test_every_relative_link_resolves(file):
         if not found:
             broken.append(target)
     assert broken == []
+
+
+def test_the_site_leads_to_files_of_the_repository_and_breaks_no_option():
+    site = {"site_dir": str(ROOT / "runs/site"), "repo_url": ""}
+    link = '<a href="../configs/math.yaml">'
+    assert on_page_content(link, site) == '<a href="../../configs/math.yaml">'
+    site["repo_url"] = "https://host/us/svr"
+    assert (
+        on_page_content(link, site) == '<a href="https://host/us/svr/blob/main/configs/math.yaml">'
+    )
+    said = on_page_content("svr test --config my-data.yaml", site)
+    assert said == 'svr test <span class="option">--config</span> my-data.yaml'
 
 
 def test_the_embedded_default_departs_from_the_paper_where_the_table_says_it_does():
