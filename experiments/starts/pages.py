@@ -112,7 +112,8 @@ def _cell(values: Found | None, form: str = ".3f") -> str:
     """A mean, its interval, and the p-value if there is one; nothing where a task lacks it."""
     if values is None:
         return ""
-    cell = f"{values['mean']:{form}} {interval(values['over_starts'], f'{{:{form}}}')}"
+    bounds = interval(values["over_starts"], f"{{:{form}}}").replace(" ", NARROW)
+    cell = f"{values['mean']:{form}} {bounds}"
     if "p_holm" in values:
         cell += f", p {values['p_holm']:.2f} ({len(values['by_start'])} starts)"
     return cell
