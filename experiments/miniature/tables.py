@@ -212,5 +212,5 @@ def budgets(curves: Sequence[Mapping[str, Any]]) -> Figure:
     axes.set_xlabel("tokens per problem")
     axes.set_ylabel("accuracy")
     axes.grid(axis="y")
-    figure.legend(loc="outside upper left", ncols=3, handlelength=3)
+    figure.legend(loc="outside lower center", ncols=3, handlelength=3)
     return figure
