@@ -250,7 +250,6 @@ def test_the_plan_says_how_many_labels_a_promise_needs(capsys):
         ("", "no promise was given"),
         ("--calibrate-on 0", "--calibrate-on: 0 must be above 0 and at most 1"),
         ("--calibrate-on 0.001", "--calibrate-on 0.001: no problem is left"),
-        ("--max-pse 1.5", "--max-pse: 1.5 must be above 0 and below 1"),
         ("--min-accuracy 1e-17", "--min-accuracy: 1e-17 must be above 0 and below 1"),
         ("--confidence nan", "--confidence: nan must be above 0 and below 1"),
         ("--thresholds nan", "--thresholds: nan must be a number"),
@@ -286,12 +285,9 @@ PLAN = ("--plan", "--max-pse", "0.1")
     ("mode", "extra"),
     [
         (CHECK, "--max-pse 0.1"),
-        (CHECK, "--thresholds 0.9"),
-        (CHECK, "--max-turns 3"),
         (CHECK, "--check-last 0.5"),
         (CHECK, "--plan"),
         (PLAN, "nowhere"),
-        (PLAN, "--write ."),
         (PLAN, "--columns id=a"),
     ],
 )

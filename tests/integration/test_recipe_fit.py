@@ -18,21 +18,22 @@ from tests import small_fit
 from tests.commands import jsonl, logged, read_json
 from tests.recipes import RECIPES
 
+CHAINS = {"group_size": 2, "horizon": 2}, 4, 2
 # recipe: its options, generations per problem, turns of a validation with T_max = 2
 # ScRPO compares the corrections of wrong answers, of which a problem needs two.
 SMALL = {
-    "svr_turns": ({"group_size": 2, "horizon": 2}, 4, 2),
+    "svr_turns": CHAINS,
     "svr_plus": ({"group_size": 2, "horizon": 2, "turns": "all"}, 4, 2),
-    "svr_verdict": ({"group_size": 2, "horizon": 2}, 4, 2),
+    "svr_verdict": CHAINS,
     "grpo": ({"group_size": 4}, 4, 1),
-    "grpo_mt": ({"group_size": 2, "horizon": 2}, 4, 2),
+    "grpo_mt": CHAINS,
     "igrpo": ({"group_size": 2, "drafts": 2}, 4, 1),
-    "murphy": ({"group_size": 2, "horizon": 2}, 4, 2),
-    "murphy_tree": ({"group_size": 2, "horizon": 2}, 4, 2),
+    "murphy": CHAINS,
+    "murphy_tree": CHAINS,
     "mlmt_rl": ({"group_size": 2}, 6, 1),
     "scrpo": ({"group_size": 4, "horizon": 2}, 8, 2),
-    "oracle": ({"group_size": 2, "horizon": 2}, 4, 2),
-    "rlcr_turns": ({"group_size": 2, "horizon": 2}, 4, 2),
+    "oracle": CHAINS,
+    "rlcr_turns": CHAINS,
 }
 
 LEARNS_IN_PARTS = {"svr_plus", "scrpo"}

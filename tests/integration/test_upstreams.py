@@ -216,14 +216,16 @@ def test_a_fault_after_a_streams_first_comment_is_an_error_of_the_stream():
         by_openai_stream(url)
 
 
+FRESH = {"dialogue": FreshTurns(SelfVerifying()), "at_once": 3}
+
+
 def test_fresh_samples_run_at_once_and_end_when_one_is_accepted():
     def answer(_: dict[str, Any], number: int) -> Reply:
         reply = completion(SURE if number == 2 else DOUBT)
         reply.delay = 0.2 if number == 2 else 30.0
         return reply
 
-    fresh = {"dialogue": FreshTurns(SelfVerifying()), "at_once": 3}
-    with proxy(answer, **fresh) as (url, upstream):
+    with proxy(answer, **FRESH) as (url, upstream):
         said = chat(url, temperature=0.8)
         greedy = chat(url)
         assert upstream.most_at_once == 3
@@ -244,13 +246,12 @@ def test_a_refused_sample_ends_none_of_the_others():
     def answer(_: dict[str, Any], number: int) -> Reply:
         return replace({1: refusal, 2: filtered}.get(number, completion(SURE)), delay=number / 5)
 
-    fresh = {"dialogue": FreshTurns(SelfVerifying()), "at_once": 3}
-    with proxy(answer, **fresh) as (url, upstream):
+    with proxy(answer, **FRESH) as (url, upstream):
         said = chat(url, temperature=0.8).json()
         assert len(upstream.bodies) == 3
     assert (said["svr"]["accepted"], len(said["svr"]["turns"])) == (True, 1)
     assert said["svr"]["unused"] == {"calls": 1, "prompt_tokens": 40, "completion_tokens": 20}
-    with proxy(lambda *_: refusal, **fresh) as (url, upstream):
+    with proxy(lambda *_: refusal, **FRESH) as (url, upstream):
         said = chat(url, temperature=0.8).json()
         assert len(upstream.bodies) == 3
     assert (said["choices"][0]["message"]["refusal"], said["svr"]["turns"]) == ("No.", [])
@@ -267,8 +268,7 @@ def test_a_cancelled_question_cancels_all_of_its_samples():
             ended.append(limit)
         return DOUBT
 
-    fresh = {"dialogue": FreshTurns(SelfVerifying()), "at_once": 4, "seconds": 0.1}
-    controller = Controller(client, "countdown", max_turns=3, **fresh)
+    controller = Controller(client, "countdown", max_turns=3, seconds=0.1, **FRESH | {"at_once": 4})
     result = asyncio.run(controller.solve_async(QUESTION))
     assert (result.turns, result.reason, len(ended)) == ((), "limit of 0.1 seconds", 3)
     with pytest.raises(ValueError, match="at_once=2 needs the dialogue FreshTurns"):
