@@ -23,6 +23,7 @@ from svr_lightning.clients.chat_answers import (
     whole,
 )
 from svr_lightning.core.evidence import scores_of_reply
+from svr_lightning.core.parsing import THINK_OPEN, final_part
 from svr_lightning.core.prompts import in_context
 from svr_lightning.core.ranges import Count, Positive, check_fields
 from svr_lightning.core.stopping import Confident, StopRule
@@ -421,7 +422,11 @@ class Controller:
             await calls.close(())
         if completion is None:
             return Escalation(None, f"limit of {self.seconds:g} seconds")
-        return Escalation(completion, "" if completion.text.strip() else "an answer without text")
+        said = final_part(completion.text).partition(THINK_OPEN)[0]  # not its reasoning
+        read = self.named_task.read(completion.text, truncated=completion.truncated)
+        return Escalation(
+            completion, "" if said.strip() or read.answer else "an answer without text"
+        )
 
 
 def _advance(rollout: RolloutGenerator, completion: AnyCompletion) -> tuple[Any, bool]:

@@ -197,9 +197,10 @@ def test_accepted_answers_alone_are_certified_and_never_reach_the_second_model(t
         (Reply(b"no key second-secret", 401), 1, "the second: HTTP 401, no key [key]", 120),
         (completion(None, message={"refusal": "No."}), 1, "the model refuses: No.", 180),
         (completion(""), 1, "an answer without text", 180),
+        (completion("<think>10 / 5 is 2, and"), 1, "an answer without text", 180),
         (Reply(b"{}", delay=5.0), 1, "limit of 1.5 seconds", 120),
     ],
-    ids=["down", "key", "refusal", "empty", "slow"],
+    ids=["down", "key", "refusal", "empty", "reasoning", "slow"],
 )
 def test_a_second_model_that_fails_leaves_the_first_ones_unsure_answer(fault, tries, words, tokens):
     with escalating(unsure, lambda *_: fault, seconds=1.5) as (url, _, two):
