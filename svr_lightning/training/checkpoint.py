@@ -87,7 +87,8 @@ class DurableCheckpointIO(TorchCheckpointIO):
         except Exception as error:
             raise ConfigError(
                 f"checkpoint {target} is damaged ({format_exception(error)}); "
-                "resume from another one, or begin again in another folder"
+                "resume from another one, or begin again in another folder; svr warmstart trains "
+                "again without it"
             ) from error
 
 

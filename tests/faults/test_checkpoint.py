@@ -236,7 +236,7 @@ def test_a_checkpoint_that_is_damaged_or_would_run_code_is_refused_by_name_and_r
 ):
     file = saved / kind.files[-1] if kind.files[-1] else saved
     damage(file)
-    advice = "resume from another one, or begin again in another folder$"  # svr warmstart, too
+    advice = "resume from another one, or begin again in another folder; "
     with pytest.raises(ConfigError, match=f"{file} is damaged .*{advice}"):
         kind.step_of(saved)
     assert not file.with_name("mark").exists()

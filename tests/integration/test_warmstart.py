@@ -96,7 +96,7 @@ def test_the_policy_runs_with_the_prompts_that_it_was_taught(whole, capsys):
 
 
 @pytest.mark.parametrize("moment", ["sampling", "training"])
-def test_killed_and_started_again_it_ends_like_one_that_was_not(whole, tmp_path, moment):
+def test_killed_and_started_again_it_ends_like_one_that_was_not(whole, tmp_path, capsys, moment):
     folder = tmp_path / "killed"
     log = folder.with_suffix(".log")
     process = start(log, *words(folder))
@@ -107,6 +107,11 @@ def test_killed_and_started_again_it_ends_like_one_that_was_not(whole, tmp_path,
     process.kill()
     assert wait(process) == -signal.SIGKILL
     assert not (folder / "policy").exists()
+    for checkpoint in folder.glob("*.ckpt"):
+        saved = checkpoint.read_bytes()
+        checkpoint.write_bytes(saved[:-99])
+        assert f"checkpoint {checkpoint} is damaged" in refused(capsys, *words(folder))
+        checkpoint.write_bytes(saved)
     assert wait(start(log, *words(folder))) == 0
     one, other = (load_file(path / "policy" / "model.safetensors") for path in (whole, folder))
     assert all(torch.equal(one[name], other[name]) for name in one)
