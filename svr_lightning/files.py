@@ -104,7 +104,7 @@ def finite(value: float) -> float | None:
 
 
 def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, str | bool):
+    if isinstance(value, str | bool | None):
         return value
     if isinstance(value, Integral):
         return int(value)

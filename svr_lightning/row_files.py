@@ -127,9 +127,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_twice(names: list[str], what: str) -> None:
-    twice = [name for name, count in Counter(names).items() if name and count > 1]
-    if twice:
-        raise ValueError(f"{what} names {twice[0]!r} twice; rename one of them")
+    for name, count in Counter(names).items():
+        if name and count > 1:
+            raise ValueError(f"{what} names {name!r} twice; rename one of them")
 
 
 def _json_list(stream: IO[bytes]) -> Iterator[tuple[str, Any]]:

@@ -141,8 +141,7 @@ def choose(
         values = np.ascontiguousarray(values.T)  # [n, S, 2K + B + 1]
         for total, part in zip(sums, parts[:, block], strict=True):
             total += _rows(weights[part]).T @ _rows(values[part])
-    accuracy = np.empty((len(budgets), len(draws.counts)))
-    tokens = np.empty((len(budgets), len(draws.counts)))
+    accuracy, tokens = np.empty((2, len(budgets), len(draws.counts)))
     picked: list[Counter[int]] = [Counter() for _ in budgets]
     for row in range(len(draws.counts)):
         *first, whole = sums[:, row]

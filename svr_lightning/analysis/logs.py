@@ -73,7 +73,12 @@ def read_recording(path: Path, columns: Sequence[str] = ()) -> Evaluation:
     if path.is_file():
         return _read_file(path, columns)
     require(not columns, f"{path} is no file; leave out --columns, which is for logs")
-    _check_exists(path)
+    names = [file.name for file in path.parent.glob("*")]
+    meant = difflib.get_close_matches(path.name, names, n=1)
+    cure = "give a folder with a samples.jsonl, or a log"
+    if meant:
+        cure = f"did you mean {path.parent / meant[0]}?"
+    require(path.exists(), f"{path}: no such file or folder; {cure}")
     return read_evaluation(path)
 
 
@@ -125,16 +130,6 @@ def _read_file(path: Path, columns: Sequence[str]) -> Evaluation:
             for key, turns in problems.items()
         },
     )
-
-
-def _check_exists(path: Path) -> None:
-    """Refuse a name of nothing, and show the name that may have been meant."""
-    names = [file.name for file in path.parent.glob("*")]
-    meant = difflib.get_close_matches(path.name, names, n=1)
-    cure = "give a folder with a samples.jsonl, or a log"
-    if meant:
-        cure = f"did you mean {path.parent / meant[0]}?"
-    require(path.exists(), f"{path}: no such file or folder; {cure}")
 
 
 def _line_breaks(path: Path, places: Sequence[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ random part (--calibrate-on) or the last ones (--check-last). --check tests a
 certificate on another recording, --plan says how many labels a promise needs.
 A file may stand in place of the folder: the log of another program, with a row
 per turn, whose columns --columns names. `svr certify embedded:log
---max-wrong-accepted 0.2` tries it. See docs/certificates.md.
+--max-wrong-accepted 0.2 --out FOLDER` tries it. See docs/certificates.md.
 
 Exit code 0: certified, or no drift was found; 1: nothing can be certified, or
 a promise does not hold on the problems kept for checking; 2: an error of the
@@ -80,8 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     share = _number("above 0 and below 1", lambda value: 0 < 1 - value < 1)
     part = _number("above 0 and at most 1", lambda value: 0 < value <= 1)
     tokens = _number("above 0", lambda value: 0 < value < math.inf)
-    about = "an evaluation, or a log"
-    add("recording", type=Path, nargs="?", metavar="FOLDER", help=about)
+    add("recording", type=Path, nargs="?", metavar="FOLDER", help="an evaluation, or a log")
     add("--columns", nargs="+", metavar="NAME=COLUMN", help="names of a log's columns")
     add("--calibrate-on", type=part, help="share of the problems, drawn at random (0.5)")
     last = "calibrate on all but this share, the last problems; shows errors that grow with time"

@@ -41,15 +41,15 @@ _HELP = """usage: {program} [-h] [--version] COMMAND ...
 Self-Verifying Refinement: train policies that judge their own answers and
 stop when they are confident.
 
-{training}
+{}
 
 From recorded samples, without a model:
 
-{reading}
+{}
 
 For other programs:
 
-{serving}
+{}
 
 Configurations are given by name or as files; later ones win, then flags:
 
@@ -89,9 +89,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
-        groups = {"training": TRAINING, "reading": READING, "serving": SERVING}
-        listed = {name: _listed(group) for name, group in groups.items()}
-        print(_HELP.format(program=program(), **listed), end="")
+        commands = map(_listed, (TRAINING, READING, SERVING))
+        print(_HELP.format(*commands, program=program()), end="")
         return 0
     command, *rest = arguments
     if command == "--version":

@@ -70,7 +70,7 @@ def of_parser(error: BaseException) -> str:
     reason = first.msg if isinstance(first, SyntaxError) else one_line(first).rstrip(".")
     reason = reason.replace("Expected a dot import path string:", "there is no class")
     classes = "name its class before its options; --help lists classes"
-    reason = re.sub("Expected an instantiatable class, but .* is abstract", classes, reason)
+    reason = re.sub("Expected an instantiatable class.* is abstract", classes, reason)
     if wrong := re.fullmatch(r"there is no class (\w+)", reason):
         ours = [vars(module) for name, module in sys.modules.items() if "svr_lightning" in name]
         known = {k for names in ours for k, found in names.items() if isinstance(found, type)}

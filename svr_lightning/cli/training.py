@@ -39,16 +39,16 @@ class SaveConfig(SaveConfigCallback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Write it for an evaluation, unless that of the evaluated training is already there."""
-        path = Path(trainer.default_root_dir) / "config.yaml"
-        if stage != "fit" and not path.exists():
-            self._write(trainer, path)
+        if stage != "fit":
+            self._write(trainer, again=False)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write it for a training, once its checkpoint has been accepted."""
-        self._write(trainer, Path(trainer.default_root_dir) / "config.yaml")
+        self._write(trainer)
 
-    def _write(self, trainer: Trainer, path: Path) -> None:
-        if trainer.is_global_zero:
+    def _write(self, trainer: Trainer, *, again: bool = True) -> None:
+        path = Path(trainer.default_root_dir) / "config.yaml"
+        if trainer.is_global_zero and (again or not path.exists()):
             path.parent.mkdir(parents=True, exist_ok=True)
             text = self.parser.dump(self.config, skip_none=False)
             path.write_text(text, encoding="utf-8")
@@ -162,9 +162,8 @@ class SVRCommandLine(LightningCLI):
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
         """Only the command that runs: each further parser takes a second to build."""
-        both = {"model", "datamodule"}
-        known = {**LightningCLI.subcommands(), "export": both, "warmstart": both}
-        return {self._command: known[self._command]}
+        known = LightningCLI.subcommands()
+        return {self._command: known.get(self._command, {"model", "datamodule"})}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """One seed decides the draws of the model and the order of the data.
@@ -321,7 +320,8 @@ def run(command: str, about: str, arguments: list[str]) -> None:
             auto_configure_optimizers=False,
             seed_everything_default=42,
             parser_kwargs={
-                **{"prog": program(), **parsing},
+                "prog": program(),
+                **parsing,
                 command: {
                     "usage": f"{program()} {command} [--config NAME ...] [--KEY VALUE ...]",
                     "description": _DESCRIPTION.format(about=about),
