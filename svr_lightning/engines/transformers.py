@@ -17,7 +17,7 @@ from transformers.utils.generic import is_flash_attention_requested
 from svr_lightning.core.ranges import Count, check_arguments
 from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Engine, Output, Request
-from svr_lightning.engines.prefill import merge, new_cache, read_prompts, trim_left
+from svr_lightning.engines.batch_cache import merge, new_cache, read_prompts, trim_left
 from svr_lightning.engines.sampling import draw_tokens, uniforms
 
 MAX_WAIT = 8

@@ -9,7 +9,7 @@ import torch
 from transformers import Gemma3TextConfig, Qwen3Config
 
 from svr_lightning.core.types import Decoding, FinishReason
-from svr_lightning.engines import prefill
+from svr_lightning.engines import batch_cache
 from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.engines.sampling import uniforms
 from svr_lightning.engines.transformers import MAX_WAIT, TransformersEngine
@@ -179,7 +179,7 @@ def test_a_beginning_of_several_prompts_is_read_once_where_all_layers_keep_colum
 def test_no_more_tokens_go_through_the_model_at_once_than_one_chunk_or_prompt_has(
     model, monkeypatch
 ):
-    monkeypatch.setattr(prefill, "CHUNK", 16)
+    monkeypatch.setattr(batch_cache, "CHUNK", 16)
     prompts = [(number,) * length for number, length in enumerate([3, 20, 5, 5, 2, 6, 8, 8])]
     outputs, shapes = read(model, greedy(prompts))
     assert shapes[:5] == [(3, 5), (2, 6), (2, 8), (1, 20), (8, 1)]
@@ -187,7 +187,7 @@ def test_no_more_tokens_go_through_the_model_at_once_than_one_chunk_or_prompt_ha
 
 
 def test_ends_of_several_chunks_copy_from_prompts_of_several_lengths(model, monkeypatch):
-    monkeypatch.setattr(prefill, "CHUNK", 24)
+    monkeypatch.setattr(batch_cache, "CHUNK", 24)
     generator = torch.Generator().manual_seed(0)
 
     def random(count: int) -> tuple[int, ...]:

@@ -179,7 +179,8 @@ def merge(caches: Sequence[DynamicCache]) -> DynamicCache:
         if _has_keys(merged):
             length = max(layer.keys.shape[-2] for layer in layers)
             for states in ("keys", "values"):
-                padded = [_pad_left(getattr(layer, states), length) for layer in layers]
+                held = [getattr(layer, states) for layer in layers]
+                padded = [functional.pad(one, (0, 0, length - one.shape[-2], 0)) for one in held]
                 setattr(merged, states, torch.cat(padded))
         for states in ("conv_states", "recurrent_states"):
             for index, state in getattr(merged, states, {}).items():
@@ -199,7 +200,3 @@ def trim_left(cache: DynamicCache, columns: int) -> None:
 
 def _has_keys(layer: Any) -> bool:
     return isinstance(layer, DynamicLayer) and layer.is_initialized and layer.keys is not None
-
-
-def _pad_left(states: Tensor, length: int) -> Tensor:
-    return functional.pad(states, (0, 0, length - states.shape[-2], 0))
