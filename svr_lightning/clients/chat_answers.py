@@ -80,11 +80,6 @@ class _Message(Struct):
         """Whether it calls one, which nobody offered."""
         return bool(self.tool_calls or self.function_call)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether it has neither text nor a refusal nor a tool call."""
-        return not (self.content.strip() or self.refusal or self.calls_a_tool)
-
 
 class _Choice(Struct):
     message: _Message
@@ -166,7 +161,8 @@ def _first_that_says_something(choices: list[Any]) -> _Choice:
     for value in choices[:_CHOICES]:
         with contextlib.suppress(ValueError):
             choice = convert(value, _Choice)
-            if not choice.message.is_empty:
+            said = choice.message
+            if said.content.strip() or said.refusal or said.calls_a_tool:
                 return choice
     return convert(choices[0], _Choice)
 

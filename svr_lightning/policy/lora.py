@@ -6,7 +6,6 @@ that load, save or serve its weights call this one. peft is imported only for an
 """
 
 import re
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,8 @@ def attach(model: Any, settings: LoRAConfig, *, seed: int, base: str) -> None:
         base: what an exported adapter names as its model.
 
     Raises:
-        ConfigError: if peft is missing, nothing matches, or an adapter would have no effect.
+        ConfigError: if nothing matches, or an adapter would have no effect.
     """
-    require(
-        find_spec("peft") is not None,
-        "model.policy.lora: peft is not installed; pip install 'peft>=0.21,<0.22'",
-    )
     from peft import LoraConfig, inject_adapter_in_model
 
     linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}

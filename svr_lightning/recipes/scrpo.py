@@ -55,7 +55,9 @@ class ScRPO(MultiTurn):
     def credit(self, group: Group) -> list[Sample]:
         """First answers as in GRPO, then the corrections that beat their group's mean."""
         samples: list[Sample] = []
-        for t in range(self.horizon if self.hard_enough(group) else 1):
+        solved = fmean(scored[0].correct for scored in group.scored)
+        corrects = solved * (1 - solved) >= self.min_variance  # the share is not near 0 or 1
+        for t in range(self.horizon if corrects else 1):
             eligible = [
                 (trajectory.turns[t], rewards[t].total)
                 for trajectory, rewards, scored in zip(
@@ -67,11 +69,6 @@ class ScRPO(MultiTurn):
             for (turn, _), advantage in zip(eligible, advantages, strict=True):
                 samples += self.optimised(turn, group.problem, advantage)
         return samples
-
-    def hard_enough(self, group: Group) -> bool:
-        """Whether the share of correct first answers is neither near 0 nor near 1."""
-        solved = fmean(scored[0].correct for scored in group.scored)
-        return solved * (1 - solved) >= self.min_variance
 
     def optimised(self, turn: Turn, problem: Problem, advantage: float) -> list[Sample]:
         """A first answer; the analysis of a correction, or nothing if it did not beat the mean."""
