@@ -46,7 +46,7 @@ class SaveConfig(SaveConfigCallback):
         """Write it for a training, once its checkpoint has been accepted."""
         self._write(trainer)
 
-    def _write(self, trainer: Trainer, *, again: bool = True) -> None:
+    def _write(self, trainer: Trainer, again: bool = True) -> None:
         path = Path(trainer.default_root_dir) / "config.yaml"
         if trainer.is_global_zero and (again or not path.exists()):
             path.parent.mkdir(parents=True, exist_ok=True)
