@@ -1,10 +1,11 @@
-"""``python -m experiments.qwen``: what the starts know, from the published recordings."""
+"""``python -m experiments.qwen``: what the policies know, from the published recordings."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from experiments.qwen.certificates import certificates
 from experiments.real.report import Array, compared, read, says_correct
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.core.metrics import auroc
@@ -46,12 +47,13 @@ def numbers(run: TurnTable) -> dict[str, Any]:
     }
 
 
-def starts() -> list[dict[str, Any]]:
-    """The numbers of the first start of each seed, then of two later ways with seed 1."""
+def recordings() -> list[TurnTable]:
+    """The first start of each seed, two later ways with seed 1, and the 1.5B without a start."""
     paths = sorted(RESULTS.glob("*-fresh.jsonl.gz"))
-    return [numbers(run) for path in paths for run in read(path).values()]
+    return [run for path in paths for run in read(path).values()]
 
 
 if __name__ == "__main__":
-    for start in starts():
-        print(to_json(start))
+    runs = recordings()
+    for row in (*map(numbers, runs), *certificates(runs[-1])):
+        print(to_json(row))

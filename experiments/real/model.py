@@ -75,12 +75,12 @@ MODELS = {
 }
 
 
-def missing_package() -> str | None:
-    """Why SmolLM2 cannot be made here, and how to change that; None where it can."""
+def missing_package(name: str = "smollm2") -> str | None:
+    """Why the model called ``name`` cannot be made here, and how to change that; None if it can."""
+    packed = MODELS[name]
     if find_spec("gguf") is None:
         return "the package gguf is not installed: pip install 'gguf>=0.17'"
-    packed = MODELS["smollm2"]
-    if find_spec(packed.package) is None:
+    if not packed.wheels and find_spec(packed.package) is None:
         return f"the package {packed.package} is not installed: {packed.cure}"
     return None
 
@@ -96,8 +96,8 @@ def make(name: str, out: Path, wheels: Path = Path()) -> None:
     Raises:
         ConfigError: if a package or a wheel is missing, or the file is another one.
     """
-    packed = MODELS[name]
-    require(find_spec("gguf") is not None, "gguf is missing: pip install 'gguf>=0.17'")
+    packed, missing = MODELS[name], missing_package(name)
+    require(missing is None, f"{missing}")
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent) as folder:
         source = Path(folder) / "model.gguf"
@@ -117,10 +117,8 @@ def make(name: str, out: Path, wheels: Path = Path()) -> None:
 def _pieces(packed: Packed, wheels: Path) -> Iterator[bytes]:
     """The bytes of the GGUF file in their order."""
     if not packed.wheels:
-        spec = find_spec(packed.package)  # found without importing it
-        where = spec.submodule_search_locations if spec else None
-        require(bool(where), f"{packed.package} is not installed: {packed.cure}")
-        (path,) = Path((where or [""])[0]).glob("*.gguf")
+        spec: Any = find_spec(packed.package)  # found without importing it
+        (path,) = Path(spec.submodule_search_locations[0]).glob("*.gguf")
         with path.open("rb") as stream:
             yield from iter(lambda: stream.read(PIECE), b"")
         return

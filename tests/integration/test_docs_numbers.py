@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.qwen import __main__ as qwen
+from experiments.qwen.certificates import certificates
 from experiments.real.report import read
 from experiments.starts import pages
 from experiments.starts.picture import draw
@@ -219,9 +220,10 @@ def test_the_pretrained_model_has_the_numbers_of_its_recordings():
 
 def test_the_qwen_has_the_numbers_of_its_recordings():
     keys = ("right", "stated", "p_correct", "logprob_mean", "logprob_sum")
+    runs = qwen.recordings()
     rows = [
-        [*(f"{start[key]:.3f}" for key in keys), gap(start["over_sum"], "value")]
-        for start in qwen.starts()
+        [*(f"{found[key]:.3f}" for key in keys), gap(found["over_sum"], "value")]
+        for found in map(qwen.numbers, runs)
     ]
     assert [*table("docs/results.md", "start").values()] == rows
     text = flowing("docs/results.md")
@@ -236,12 +238,20 @@ def test_the_qwen_has_the_numbers_of_its_recordings():
         fifth[f"auroc_{score}"] for score in ("confidence", "logprob_mean", "logprob_sum")
     )
     assert f"an AUROC of {stated}: above the mean ({mean}) and the sum ({total})" in text
-    _, stated, verdict, _, total, _ = rows[-1]
+    _, stated, verdict, _, total, _ = rows[-2]
     assert (
         f"{stated} on test questions, the best of these starts, where the sum has {total}" in text
     )
     known = f"has an AUROC of {stated} (its verdict's probability {verdict}, log-prob"
     assert f"{known}abilities {total};" in flowing("README.md")
+    found = {(row["way"], row["limit"]): row for row in certificates(runs[-1])}
+    row = found["equal answers", 0.2]
+    assert (
+        f"in {row['certified']:.2f} of 40 halves; it then accepts {row['accepted']:.3f} of the "
+        f"other questions, {row['wrong']:.3f} wrongly"
+    ) in text
+    sure = {name for (name, _), one in found.items() if one["certified"]}
+    assert sure == {"equal answers", "repeated answer", "oracle (reads labels)"}
 
 
 COLLAPSE = published("tools/results/collapse.json")
