@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import svr_lightning as svr
+from examples.worked_examples import Shown
 from svr_lightning.analysis.operating_point import sealed
 from svr_lightning.control.controller import LONGEST_TEXT, Controller
 from svr_lightning.core.stopping import Confident, FixedTurns, Majority, RepeatedAnswer
@@ -96,6 +97,18 @@ def test_the_prompts_can_be_those_of_another_dialogue():
     assert "self_check" not in script.asked[0][0]["content"]
     with pytest.raises(ConfigError, match=r"reads a self-check, which .*PlainRefinement"):
         Controller(script, "countdown", dialogue=PlainRefinement())
+
+
+def test_worked_examples_stand_before_the_question_in_the_form_that_is_asked_for():
+    problem = svr.Problem(id="p", task="gsm8k", question="1 + 1 = ?", reference="2")
+    system, *shown, question = Shown().first(problem)
+    assert [system, question] == SelfVerifying().first(problem)
+    replies = [message["content"] for message in shown if message["role"] == "assistant"]
+    checks = [svr.parse_self_check(reply) for reply in replies]
+    assert [(check.verdict, check.confidence) for check in checks] == [
+        (svr.Verdict.CORRECT, 0.95),
+        (svr.Verdict.INCORRECT, 0.1),
+    ]
 
 
 @pytest.mark.parametrize(
