@@ -76,6 +76,12 @@ class Evaluation:
     """Whether another program recorded it."""
 
     @property
+    def folder(self) -> Path:
+        """Where what is made of it goes: beside it, but not into this package."""
+        shipped = self.samples.is_relative_to(Path(svr_lightning.__file__).parent)
+        return Path() if shipped else self.samples.parent
+
+    @property
     def records(self) -> Iterator[SampleRecord]:
         """Its records with their texts, read from the file again."""
         return read_samples(self.samples)

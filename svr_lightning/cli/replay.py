@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     if recorded.independent:
         ks = [k for k in VOTES if k <= max_turns]
         found["votes"] = {name: vote(table, ks) for name, table in tables.items()}
-    out = options.out or recorded.samples.parent / "replay"
+    out = options.out or recorded.folder / "replay"
     write_json(out / "replay.json", found)
     show(found, str(rule))
     print(out / "replay.json")

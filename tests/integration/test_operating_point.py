@@ -222,11 +222,12 @@ def test_predict_asks_with_a_tuned_policys_own_threshold_and_says_so(tuned, tmp_
 
 
 def test_serve_says_of_a_logs_certificate_how_few_turns_it_has_and_that_it_covers_nothing(
-    tmp_path, capsys
+    tmp_path, capsys, monkeypatch
 ):
+    monkeypatch.chdir(tmp_path)
     command = ["certify", "embedded:log", "--max-wrong-accepted", "0.2", "--max-turns", "1"]
-    assert main([*command, "--out", str(tmp_path)]) == 0
-    file = tmp_path / "certificate.json"
+    assert main(command) == 0
+    file = tmp_path / "certify" / "certificate.json"  # here, not beside the log in the package
     options = ["--task", "gsm8k", "--upstream", "http://h/v1", "--model", "m"]
     parsed = parser_of("serve").parse_args([*options, "--certificate", str(file)])
     stops, _, _, reason = serve.describe(serve.make_server(parsed).controller, parsed).splitlines()
