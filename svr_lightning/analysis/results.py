@@ -235,6 +235,8 @@ def write_results(
     results |= {"config": dict(config), "versions": dict(versions)}
     text = to_json(results, indent=2)
     write_file(Path(folder) / RESULTS, [text, "\n"])
+    for left in Path(folder).glob(".*.writing"):  # by a process that was killed
+        left.unlink(missing_ok=True)
     restored: dict[str, Any] = json.loads(text)
     return restored
 

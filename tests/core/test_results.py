@@ -142,6 +142,12 @@ def test_a_full_disk_leaves_the_files_that_were_there(tmp_path, monkeypatch):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_what_a_killed_writer_left_goes_with_the_next_results(tmp_path):
+    (tmp_path / ".results.json.6903.writing").write_text('{"datasets": {')
+    write_results(tmp_path, adaptive(), {}, {})
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["results.json", "samples.jsonl"]
+
+
 def test_samples_that_cannot_be_summarized_are_kept_without_stale_results(tmp_path):
     write_results(tmp_path, adaptive(), {}, {})
     unlabelled = record("mine", (None, "C", 0.9, 10))
