@@ -91,7 +91,7 @@ class _LinearLogprobs(torch.autograd.Function):
         hidden, weight, bias, token_ids, normaliser, *kept = ctx.saved_tensors
         for_hidden, for_weight, for_bias = ctx.needs_input_grad[:3]
         grad_hidden = torch.zeros_like(hidden, dtype=torch.float32) if for_hidden else None
-        grad_weight = torch.zeros_like(weight) if for_weight else None
+        grad_weight = torch.empty_like(weight) if for_weight else None
         grad_bias = torch.empty_like(bias) if for_bias else None
         step = (grad / ctx.temperature).unsqueeze(1)
         with torch.autocast(hidden.device.type, enabled=False):
@@ -111,7 +111,7 @@ class _LinearLogprobs(torch.autograd.Function):
                 if grad_hidden is not None:
                     _add_product_(grad_hidden, d, weight[block].to(ctx.dtype))
                 if grad_weight is not None:
-                    _add_product_(grad_weight[block], d.t(), narrow)
+                    _product(d.t(), narrow, grad_weight[block])
         if grad_hidden is not None:
             grad_hidden = grad_hidden.to(hidden.dtype)
         return grad_hidden, grad_weight, grad_bias, None, None, None, None
@@ -146,6 +146,14 @@ def _exp_(scores: Tensor) -> Tensor:
     highest = scores.amax(dim=1)
     scores.sub_(highest.unsqueeze(1)).exp_()
     return highest
+
+
+def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
+    """``out = left @ right``, without a copy if no rounding is needed."""
+    if left.dtype == out.dtype:
+        torch.mm(left, right, out=out)
+    else:
+        out.copy_(left @ right)
 
 
 def _add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
