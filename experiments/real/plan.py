@@ -22,13 +22,15 @@ ARMS = {
     "control": tuple(
         part for name in ("cal", "over", "detect", "ready") for part in (f"{WEIGHTS}{name}", "0.0")
     ),
+    "exact": ("--model.recipe.init_args.exact_check", "1.0"),
 }
 """Options of each arm's training."""
 MODES = {
     "sampled": ("--model.evaluation.temperature", "0.9"),
     "fresh": ("--model.evaluation.temperature", "0.9", "--model.evaluation.fresh_turns", "true"),
+    "checked": ("--model.evaluation.temperature", "0.9", "--model.evaluation.greedy_check", "true"),
 }
-"""How the held-out problems are recorded: five turns each."""
+"""How the held-out problems are recorded: five turns each; ``checked`` decodes checks greedily."""
 
 
 def commands(
@@ -90,7 +92,8 @@ def commands(
         ),
         result=start / "config.json",
     )
-    yield recording("start", "sampled", root / "start-recorded", start)
+    for mode in ("sampled", "checked"):
+        yield recording("start", mode, root / "start-recorded" / mode, start)
     for arm in arms:
         folder = root / arm
         yield Command(

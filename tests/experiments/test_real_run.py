@@ -39,7 +39,7 @@ def test_run_leaves_a_recording_of_every_policy_and_does_nothing_twice(small, ca
     assert real.main(["run", *words]) == 0
     names = {path.name for path in (small / "results").iterdir()}
     modes = {f"seed7-svr-{mode}.jsonl.gz" for mode in plan.MODES}
-    assert names == {"seed7-start-sampled.jsonl.gz", *modes}
+    assert names == {"seed7-start-sampled.jsonl.gz", "seed7-start-checked.jsonl.gz", *modes}
     assert (small / "seed7" / "svr" / "policy" / "config.json").is_file()
     capsys.readouterr()
     assert real.main(["plan", *words]) == 0
