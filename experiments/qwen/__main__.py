@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from experiments.qwen.certificates import certificates
-from experiments.real.report import Array, compared, read, says_correct
+from experiments.real.report import Array, compared, says_correct
+from svr_lightning.analysis.logs import read_recording
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.core.metrics import auroc
 from svr_lightning.files import to_json
@@ -50,7 +51,7 @@ def numbers(run: TurnTable) -> dict[str, Any]:
 def recordings() -> list[TurnTable]:
     """The first start of each seed, two later ways with seed 1, and the 1.5B without a start."""
     paths = sorted(RESULTS.glob("*-fresh.jsonl.gz"))
-    return [run for path in paths for run in read(path).values()]
+    return [run for path in paths for run in read_recording(path).tables.values()]
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ ARMS = {
 }
 """Options of each arm's training."""
 MODES = {
-    "sampled": ("--model.evaluation.temperature", "0.9"),
-    "fresh": ("--model.evaluation.temperature", "0.9", "--model.evaluation.fresh_turns", "true"),
-    "checked": ("--model.evaluation.temperature", "0.9", "--model.evaluation.greedy_check", "true"),
+    "sampled": (),
+    "fresh": ("--model.evaluation.fresh_turns", "true"),
+    "checked": ("--model.evaluation.greedy_check", "true"),
 }
 """How the held-out problems are recorded: five turns each; ``checked`` decodes checks greedily."""
 
@@ -92,7 +92,7 @@ def commands(
         ),
         result=start / "config.json",
     )
-    for mode in ("sampled", "checked"):
+    for mode in MODES:
         yield recording("start", mode, root / "start-recorded" / mode, start)
     for arm in arms:
         folder = root / arm

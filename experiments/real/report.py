@@ -3,8 +3,6 @@
 Shapes: N problems, T turns, K options of a rule, R resamples.
 """
 
-import gzip
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svr_lightning.analysis.intervals import percentile_interval
-from svr_lightning.analysis.records import SampleRecord
+from svr_lightning.analysis.logs import read_recording
 from svr_lightning.analysis.replay import replay
-from svr_lightning.analysis.table import TurnTable, turn_tables
+from svr_lightning.analysis.table import TurnTable
 from svr_lightning.analysis.voting import majority_is_right
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.stopping import Confident
@@ -27,12 +25,6 @@ Tables = Mapping[str, TurnTable]
 GATE = 0.85
 RESAMPLES = 2000
 LEVELS = 20
-
-
-def read(path: Path) -> dict[str, TurnTable]:
-    """The recordings of a file, by data set."""
-    with gzip.open(path, "rt", encoding="utf-8") as stream:
-        return turn_tables([SampleRecord.from_json(json.loads(line)) for line in stream])
 
 
 def says_correct(run: TurnTable) -> Array:
@@ -202,7 +194,9 @@ def report(results: Path) -> Path:
     runs: dict[tuple[int, str], dict[str, dict[str, TurnTable]]] = {}
     for path in sorted(results.glob("seed*.jsonl.gz")):
         seed, arm, mode = path.name.removesuffix(".jsonl.gz").split("-")
-        runs.setdefault((int(seed.removeprefix("seed")), arm), {})[mode] = read(path)
+        runs.setdefault((int(seed.removeprefix("seed")), arm), {})[mode] = read_recording(
+            path
+        ).tables
     table = {
         f"seed {s}, {arm}": row_of(modes) for (s, arm), modes in runs.items() if "sampled" in modes
     }

@@ -25,7 +25,7 @@ from svr_lightning.analysis.intervals import cluster_sums
 from svr_lightning.analysis.operating_point import Promise
 from svr_lightning.analysis.replay import replay
 from svr_lightning.analysis.table import Bools, Floats, TurnTable, pool
-from svr_lightning.core.stopping import Confident
+from svr_lightning.core.stopping import StopRule
 from svr_lightning.errors import ConfigError, require
 
 STARTS = 4
@@ -40,22 +40,27 @@ _BETS = np.arange(1, 21) / 20
 class Replayed:
     """What a rule did on labelled problems."""
 
-    rule: Confident
+    rule: StopRule
     columns: Mapping[str, Floats]
-    """[C] means over each cluster's problems: ``accepted``, answers whose turn reached the
-    threshold; ``early``, those accepted before T_max; ``wrong_accepted`` and ``pse``, wrong answers
+    """[C] means over each cluster's problems: ``accepted``, answers that the rule
+    accepts; ``early``, those accepted before T_max; ``wrong_accepted`` and ``pse``, wrong answers
     among either; ``wrong``, problems without a correct answer; ``tokens`` and ``turns``."""
     single: bool
     """Whether every cluster is one problem, so that losses are 0 or 1."""
 
     @classmethod
     def of(
-        cls, rule: Confident, columns: Mapping[str, NDArray[Any]], cluster: NDArray[np.int64]
+        cls, rule: StopRule, columns: Mapping[str, NDArray[Any]], cluster: NDArray[np.int64]
     ) -> "Replayed":
         """Averages [N] columns over each cluster's problems."""
         size = np.bincount(cluster)
         means = {name: cluster_sums(column, cluster) / size for name, column in columns.items()}
         return cls(rule=rule, columns=means, single=bool((size == 1).all()))
+
+    @property
+    def threshold(self) -> float:
+        """The value of the rule's field that was varied."""
+        return float(getattr(self.rule, str(self.rule.strictness)))
 
     @property
     def rates(self) -> dict[str, float]:
@@ -102,7 +107,7 @@ class Replayed:
 
 
 def replay_rules(
-    tables: Mapping[str, TurnTable], rules: Iterable[Confident], max_turns: int
+    tables: Mapping[str, TurnTable], rules: Iterable[StopRule], max_turns: int
 ) -> list[Replayed]:
     """Rules on recorded turns with T_max = ``max_turns``; all data sets count as one mixture.
 
@@ -207,7 +212,7 @@ def candidates_of(
         promises: all must hold; the p-value of a point is the largest of theirs.
         delta: 1 - confidence.
     """
-    points = sorted(points, key=lambda point: -point.rule.threshold)
+    points = sorted(points, key=lambda point: -point.threshold)
     p_values: list[dict[str, float]] = [
         {promise.name: point.p_value(promise) for promise in promises} for point in points
     ]
@@ -215,7 +220,7 @@ def candidates_of(
     certified, tried = sequential_test([max(each.values()) for each in p_values], levels)
     return tuple(
         Candidate(
-            threshold=point.rule.threshold,
+            threshold=point.threshold,
             rates=point.rates,
             level=level,
             p_values=values,

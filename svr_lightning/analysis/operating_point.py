@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal, TypeVar
 from msgspec import Meta, Struct, convert, field
 
 from svr_lightning.core.ranges import Count
-from svr_lightning.core.stopping import Confident, StopRule, rule_from_config
+from svr_lightning.core.stopping import StopRule, rule_from_config
 from svr_lightning.errors import ConfigError, field_error, require
 from svr_lightning.files import to_json
 
 OPERATING_POINT = "operating_point.json"
-SCHEMA_VERSION: Literal[2] = 2
+SCHEMA_VERSION: Literal[3] = 3
 """Version of a certificate's file; another one is refused."""
 _SEAL = "sha256"
 """The field of a certificate's file with the digest of all others."""
@@ -92,10 +92,10 @@ def _digest(name: str) -> str:
 class Certificate(Struct, frozen=True, kw_only=True):
     """What was promised, and for which settings: the fields of a certificate's file that count."""
 
-    schema_version: Literal[2]
+    schema_version: Literal[3]
     certified: _Chosen
-    options: dict[str, Any] = field(name="rule")
-    """The rule's options beside the threshold."""
+    recorded: dict[str, Any] = field(name="rule")
+    """The rule as a configuration holds it, with the threshold that it was recorded with."""
     promised: Annotated[tuple[Promise, ...], Meta(min_length=1)] = field(name="promises")
     max_turns: Count
     confidence: Annotated[float, Meta(gt=0, lt=1)]
@@ -135,12 +135,9 @@ class Certificate(Struct, frozen=True, kw_only=True):
         _ = self.rule  # ValueError where it is none
 
     @property
-    def rule(self) -> Confident:
+    def rule(self) -> StopRule:
         """The rule with the certified threshold."""
-        options = {**self.options, "threshold": self.certified.threshold}
-        rule = rule_from_config({"stop": {"class_path": "Confident", "init_args": options}})
-        assert isinstance(rule, Confident)
-        return rule
+        return rule_from_config({"stop": self.recorded}).stricter(self.certified.threshold)
 
     @property
     def promises(self) -> tuple[str, ...]:

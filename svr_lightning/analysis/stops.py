@@ -21,8 +21,14 @@ from svr_lightning.core.stopping import (
 
 CERTAINTIES = (0.8, 0.9, 0.95, 0.99, 1.0)
 """How sure a majority must be; 0.95 is the value of adaptive consistency."""
+POSTERIORS = (0.5, 0.7, 0.85, 0.95, 0.99, 0.9999)
+"""How probable votes and a score must make an answer; the last takes nearly all turns."""
 ALTERNATIVES = (3, 30)
-"""Numbers of wrong answers that a turn could give, for posteriors."""
+"""Numbers of wrong answers that a turn could give, for posteriors by confidences."""
+_WEIGHTS: Mapping[str, Score] = {
+    "votes and P(CORRECT)": "verdict_probability",
+    "votes and log-probabilities": "solution_logprob",
+}
 _SCORES: Mapping[str, tuple[Score, bool]] = {
     "verdict and confidence": ("confidence", True),
     "confidence": ("confidence", False),
@@ -122,10 +128,13 @@ def families(
         "majority": [Majority(certainty=certainty) for certainty in CERTAINTIES],
         "votes and confidences": [
             Posterior(threshold=level, alternatives=count)
-            for level in (0.5, 0.7, 0.85, 0.95, 0.99)
+            for level in POSTERIORS
             for count in ALTERNATIVES
         ],
     }
+    for name, score in _WEIGHTS.items():
+        if not np.isnan(getattr(table, score)).all():
+            rules[name] = [Posterior(threshold=level, score=score) for level in POSTERIORS]
     for name, (score, needs_correct) in _SCORES.items():
         values = getattr(table, score)
         known = values[~np.isnan(values)]

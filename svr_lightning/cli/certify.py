@@ -21,6 +21,7 @@ user.
 """
 
 import argparse
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -57,9 +58,16 @@ from svr_lightning.analysis.operating_point import (
 )
 from svr_lightning.analysis.repeats import independence_notes
 from svr_lightning.analysis.replay import THRESHOLDS, MissingTurnsError, Tables, require_tokens
-from svr_lightning.analysis.results import RESULTS, Evaluation, certified_settings, setting
+from svr_lightning.analysis.results import Evaluation, certified_settings, setting
 from svr_lightning.analysis.table import TurnTable, pool
-from svr_lightning.core.stopping import Confident
+from svr_lightning.core.stopping import (
+    RULES,
+    Posterior,
+    RepeatedAnswer,
+    StopRule,
+    rule_as_config,
+    rule_from_config,
+)
 from svr_lightning.display import number, print_table, say
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import write_json
@@ -94,6 +102,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--token-bound", type=tokens, help="tokens that no problem can exceed")
     add("--confidence", type=share, default=0.9, help="of all promises together (default 0.9)")
     add("--max-turns", type=int, help="T_max (default: what was recorded)")
+    rule = 'the rule, as a name or {"class_path": NAME, "init_args": {...}} (default: the recorded)'
+    add("--stop", metavar="RULE", type=_rule, help=rule)
     real = _number("a number", lambda value: not math.isnan(value))
     add("--thresholds", type=real, nargs="+", help="the thresholds to choose from")
     plan = "only print how many labels the promises need"
@@ -106,6 +116,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="policy's folder, which gets operating_point.json",
     )
     add("--out", type=Path, help="folder; default: certify/ beside the recording")
+
+
+def _rule(text: str) -> StopRule:
+    """A rule of the package by its name, or as JSON with its settings."""
+    try:
+        return rule_from_config({"stop": json.loads(text) if "{" in text else {"class_path": text}})
+    except ValueError as error:
+        known = ", ".join(name for name, rule in RULES.items() if rule.strictness)
+        raise argparse.ArgumentTypeError(f"{error}; known: {known}") from error
 
 
 def _number(wanted: str, holds: Callable[[float], bool]) -> Callable[[str], float]:
@@ -178,23 +197,25 @@ def run(options: argparse.Namespace) -> int:
     if options.check is not None:
         return _check(options)
     promises = _promises(given)
-    thresholds = sorted(set(options.thresholds or GRID), reverse=True)
     if options.plan:
-        return _plan(promises, len(thresholds), 1 - options.confidence)
+        return _plan(promises, len(set(options.thresholds or GRID)), 1 - options.confidence)
     policy = options.write
     require(policy is None or policy.is_dir(), f"--write: {policy}: no such folder")
-    recorded, gate = _recording(options)
+    recorded = _recording(options)
     max_turns = recorded.max_turns if options.max_turns is None else options.max_turns
-    return _certify(_Case(recorded, promises, max_turns), gate, thresholds, options)
+    gate = options.stop or recorded.rule
+    thresholds = options.thresholds or _grid(gate, max_turns)
+    rules = [gate.stricter(float(each)) for each in sorted(set(thresholds), reverse=True)]
+    return _certify(_Case(recorded, promises, max_turns), gate, rules, options)
 
 
 def _certify(
-    case: "_Case", gate: Confident, thresholds: Sequence[float], options: argparse.Namespace
+    case: "_Case", gate: StopRule, rules: Sequence[StopRule], options: argparse.Namespace
 ) -> int:
     """Test, choose, measure, write."""
     recorded, promises = case.recorded, case.promises
     calibration, others = _split(recorded.tables, options)
-    points = case.replay(calibration, [replace(gate, threshold=each) for each in thresholds])
+    points = case.replay(calibration, rules)
     _refuse_vacuous(points, case, gate)
     candidates = candidates_of(points, promises, 1 - options.confidence)
     choice = cheapest(candidates, promises)
@@ -206,7 +227,7 @@ def _certify(
     notes = [*recorded.notes, *independence_notes(recorded.tables, recorded.questions)]
     measured = None
     if choice is not None:
-        rule = replace(gate, threshold=choice.threshold)
+        rule = gate.stricter(choice.threshold)
         notes += case.failing_parts(rule)
         if others:
             which = "the last problems" if options.check_last else "problems drawn at random"
@@ -223,7 +244,7 @@ def _certify(
         method=METHOD,
         promises=to_builtins(promises),
         confidence=options.confidence,
-        rule={"score": gate.score, "needs_correct": gate.needs_correct},
+        rule=rule_as_config(gate),
         max_turns=case.max_turns,
         decoding=certified_settings(recorded.config, recorded.tables),
         policy=setting(recorded.config, "model", "policy", "path"),
@@ -249,7 +270,7 @@ def _certify(
     return BROKEN if choice is None else 0
 
 
-def _refuse_vacuous(points: Sequence[Replayed], case: "_Case", gate: Confident) -> None:
+def _refuse_vacuous(points: Sequence[Replayed], case: "_Case", gate: StopRule) -> None:
     """Refuse promises that no answer could break at any threshold."""
     require(
         any(point.rates["accepted"] for point in points),
@@ -264,8 +285,15 @@ def _refuse_vacuous(points: Sequence[Replayed], case: "_Case", gate: Confident) 
         )
 
 
-def _recording(options: argparse.Namespace) -> tuple[Evaluation, Confident]:
-    """The recording and its rule, which has a threshold."""
+def _grid(rule: StopRule, max_turns: int) -> Sequence[float]:
+    """The thresholds of a rule to choose from, unless the user names some."""
+    if isinstance(rule, RepeatedAnswer):
+        return range(2, max_turns + 1)
+    return (*GRID[:-1], 0.999, 0.9999) if isinstance(rule, Posterior) else GRID
+
+
+def _recording(options: argparse.Namespace) -> Evaluation:
+    """The recording, whose prompts may not have shown labels."""
     require(
         options.recording is not None, "give the folder of an evaluation, RUN/eval/NAME, or a log"
     )
@@ -275,13 +303,7 @@ def _recording(options: argparse.Namespace) -> tuple[Evaluation, Confident]:
         f"{recorded.samples.parent}: its prompts showed labels, which new problems do not have; "
         "certify a policy whose prompts show none",
     )
-    rule = recorded.rule
-    if not isinstance(rule, Confident):
-        raise ConfigError(
-            f"{recorded.samples.parent / RESULTS}: its stopping rule, {rule}, has no threshold "
-            "to choose; evaluate with one that has (model.evaluation.stop: Confident)"
-        )
-    return recorded, rule
+    return recorded
 
 
 def _split(tables: Tables, options: argparse.Namespace) -> tuple[Tables, Tables]:
@@ -311,7 +333,7 @@ class _Case:
     promises: Sequence[Promise]
     max_turns: int
 
-    def replay(self, tables: Tables, rules: Sequence[Confident]) -> list[Replayed]:
+    def replay(self, tables: Tables, rules: Sequence[StopRule]) -> list[Replayed]:
         """What each rule did on ``tables``, which are some of the recorded problems."""
         if any(promise.name == "tokens" for promise in self.promises):
             require_tokens(pool(tables), "the promise on tokens")
@@ -324,7 +346,7 @@ class _Case:
                 cure += f", or give --max-turns {shortest}"
             raise ConfigError(f"{error}; {cure}") from error
 
-    def failing_parts(self, rule: Confident) -> Iterator[str]:
+    def failing_parts(self, rule: StopRule) -> Iterator[str]:
         """Data sets on which the rule breaks a promise that the mixture of all keeps."""
         if len(self.recorded.tables) == 1:
             return
@@ -336,7 +358,7 @@ class _Case:
                     yield f"{promise} holds for all data sets mixed, but {name} alone has {rate}"
 
     def measure(
-        self, tables: Tables, rule: Confident, title: str, confidence: float
+        self, tables: Tables, rule: StopRule, title: str, confidence: float
     ) -> tuple[dict[str, dict[str, float]], list[str]]:
         """The promised rates on other problems with p-values, and the promises that they break.
 
@@ -373,9 +395,7 @@ def _sizes(tables: Tables) -> tuple[int, int]:
 def _check(options: argparse.Namespace) -> int:
     """Test each promise of a certificate on new problems."""
     certificate = Certificate.read(options.check)
-    recorded, gate = _recording(options)
-    # The recording's own threshold is not applied.
-    rule = replace(gate, threshold=certificate.rule.threshold)
+    recorded, rule = _recording(options), certificate.rule
     decoding = certified_settings(recorded.config, recorded.tables)
     other = certificate.departures(rule, certificate.max_turns, decoding)
     require(not other, f"recorded with {', '.join(other)}; record with the certified settings")

@@ -200,6 +200,7 @@ def make_controller(options: argparse.Namespace) -> Controller:
         certified = certificate.decoding.get("max_completion_tokens")
         limit = certified if isinstance(certified, int) else None  # several data sets have a list
     turns = certificate.max_turns if certificate else 10
+    fresh = certificate is not None and certificate.decoding.get("fresh_turns") is True
     return Controller(
         None,
         options.task,
@@ -209,7 +210,7 @@ def make_controller(options: argparse.Namespace) -> Controller:
         otherwise=options.otherwise,
         certificate=certificate,
         at_once=options.at_once,
-        dialogue=FreshTurns(SelfVerifying()) if options.at_once > 1 else SelfVerifying(),
+        dialogue=FreshTurns(SelfVerifying()) if fresh or options.at_once > 1 else SelfVerifying(),
     )
 
 

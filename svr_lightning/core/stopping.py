@@ -11,13 +11,13 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgspec
 from msgspec import Meta
 
-from svr_lightning.core.ranges import Count, check_fields, require_field
+from svr_lightning.core.ranges import Count, check_fields, require, require_field
 from svr_lightning.core.types import Ending, StopSignals, Verdict
 
 DEFAULT_THRESHOLD = 0.85
@@ -38,6 +38,8 @@ class StopRule(ABC):
 
     reads: ClassVar[tuple[str, ...]] = StopSignals._fields
     """The signals that it reads. Trajectories that agree in these are judged once in a replay."""
+    strictness: ClassVar[str | None] = None
+    """The field that ``certify`` chooses: the larger it is, the fewer answers are accepted."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -82,6 +84,18 @@ class StopRule(ABC):
         """Why the last of ``turns`` ended the trajectory, in a few words."""
         return str(self)
 
+    def stricter(self, threshold: float) -> Self:
+        """The rule with another value of its field :attr:`strictness`.
+
+        Raises:
+            ConfigError: if the field cannot have it, or there is none.
+        """
+        name = self.strictness
+        require(name is not None, f"the stopping rule, {self}, has no threshold; name one that has")
+        assert name is not None
+        whole = isinstance(getattr(self, name), int) and threshold.is_integer()
+        return replace(self, **{name: int(threshold) if whole else threshold})  # type: ignore[type-var]
+
 
 @dataclass(frozen=True, kw_only=True)
 class FixedTurns(StopRule):
@@ -106,6 +120,7 @@ class RepeatedAnswer(StopRule):
     in_a_row: bool = True
     """Whether they must be consecutive."""
     reads = ("answer",)
+    strictness = "times"
 
     def __str__(self) -> str:
         return f"an answer given {self.times} times" + " in a row" * self.in_a_row
@@ -130,6 +145,7 @@ class Majority(StopRule):
     also when the leading answer beats the second with this probability, by the Beta posterior of
     adaptive consistency (arXiv 2305.11860), which takes turns for independent draws."""
     reads = ("answer",)
+    strictness = "certainty"
 
     def __str__(self) -> str:
         sure = "settled" if self.certainty == 1 else f"sure at {self.certainty:g}"
@@ -174,32 +190,46 @@ def _lead(first: int, second: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Posterior(StopRule):
-    """Stops when votes and confidences together make one answer probable enough, and returns it.
+    """Stops when votes and a score together make one answer probable enough, and returns it.
 
-    A turn with stated confidence p names the right answer with probability p, and else one of
+    A turn whose ``score`` is p names the right answer with probability p, and else one of
     ``alternatives`` wrong ones, all equally likely (arXiv 2511.02603 and 2601.02970 weigh votes by
     a confidence too). With turns i of answers a_i, the probability that an answer a is right is
 
         P(a) ~ prod_{a_i = a} p_i * prod_{a_i != a} (1 - p_i) / alternatives,
 
     normalised over all answers, the ones that no turn has given included. After one turn it is
-    that turn's confidence. Where no confidence is stated, p = 1/2 makes it a vote that stops on a
-    lead. It takes turns for independent draws: use it with fresh turns.
+    that turn's p. Where the score is not known, p = 1/2 makes it a vote that stops on a lead. It
+    takes turns for independent draws: use it with fresh turns.
     """
 
     threshold: Annotated[float, Meta(gt=0, lt=1)] = DEFAULT_THRESHOLD
     """The probability that an answer needs."""
     alternatives: Count = 10
     """Wrong answers that a turn could give: the more, the more agreement counts."""
-    reads = ("answer", "confidence", "truncated")
+    score: Score = "confidence"
+    """What p is: the stated confidence; the probability of the verdict CORRECT; or the exponential
+    of a mean log-probability, which is no probability of being right, but weighs votes well."""
+    strictness = "threshold"
+
+    @property
+    def reads(self) -> tuple[str, ...]:  # type: ignore[override]  # it depends on the score
+        """Answers and the score."""
+        return ("answer", "truncated", "verdict", self.score)
 
     def __str__(self) -> str:
-        return f"probability of an answer >= {self.threshold:g}"
+        of = "" if self.score == "confidence" else f" by {_NAMES[self.score]}"
+        return f"probability of an answer{of} >= {self.threshold:g}"
 
     @property
     def reads_self_check(self) -> bool:
-        """Always: votes are weighed by the confidence."""
-        return True
+        """Whether votes are weighed by a part of the self-check, or by its tokens."""
+        return self.score in _OF_SELF_CHECK
+
+    @property
+    def needs_tokens(self) -> bool:
+        """Whether its score comes from log-probabilities: all but the confidence."""
+        return self.score != "confidence"
 
     def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
         """Whether an answer is probable enough."""
@@ -226,15 +256,14 @@ class Posterior(StopRule):
     def probabilities(self, turns: Sequence[StopSignals]) -> Iterator[dict[int, float]]:
         """The probability of each answer after each turn, in the order in which they were given.
 
-        Truncated turns and unreadable answers do not count. Confidences are kept within
-        [0.01, 0.99], so that none decides alone.
+        Truncated turns and unreadable answers do not count. Each p is kept within [0.01, 0.99], so
+        that none decides alone.
         """
         logs: dict[int, float] = {}
         log_of_new = 0.0  # of an answer that no turn has given
         for turn in turns:
             if turn.answer and not turn.truncated:
-                stated = 0.5 if turn.confidence is None else turn.confidence
-                p = min(max(stated, 0.01), 0.99)
+                p = min(max(self._p(turn), 0.01), 0.99)
                 wrong = math.log((1 - p) / self.alternatives)
                 logs.setdefault(turn.answer, log_of_new)
                 for answer in logs:
@@ -245,6 +274,15 @@ class Posterior(StopRule):
             never_given = max(self.alternatives + 1 - len(logs), 0)
             total = sum(weights.values()) + never_given * math.exp(log_of_new - most)
             yield {answer: weight / total for answer, weight in weights.items()}
+
+    def _p(self, turn: StopSignals) -> float:
+        """The probability with which a turn is taken for right."""
+        value: float | None = getattr(turn, self.score)
+        if value is None:
+            return 0.5
+        if self.score == "verdict_probability" and turn.verdict != Verdict.CORRECT:
+            return 1 - value if turn.verdict == Verdict.INCORRECT else 0.5
+        return math.exp(value) if "logprob" in self.score else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,6 +299,7 @@ class Confident(StopRule):
     of the answer's tokens, of all tokens, or of those before the self-check, in nats."""
     needs_correct: bool = True
     """Whether the verdict must be CORRECT as well. With a threshold of 0, it alone decides."""
+    strictness = "threshold"
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -286,7 +325,7 @@ class Confident(StopRule):
     @property
     def reads_self_check(self) -> bool:
         """Whether it reads a verdict or a confidence, or the probabilities of their tokens."""
-        return self.needs_self_check or self.score == "completion_logprob"
+        return self.needs_correct or self.score in _OF_SELF_CHECK
 
     @property
     def needs_tokens(self) -> bool:
@@ -307,6 +346,7 @@ class Confident(StopRule):
         return str(self).replace(_NAMES[self.score], value)
 
 
+_OF_SELF_CHECK = ("confidence", "verdict_probability", "completion_logprob")
 _NAMES: Mapping[Score, str] = {
     "confidence": "confidence",
     "verdict_probability": "probability of the verdict",

@@ -207,11 +207,11 @@ def test_an_error_of_the_client_comes_as_it_is_with_the_turns_so_far(error):
 
 def certificate(folder: Path, **changes: Any) -> svr.Certificate:
     content = {
-        "schema_version": 2,
+        "schema_version": 3,
         "promises": [{"name": "pse", "limit": 0.1}],
         "confidence": 0.9,
         "certified": {"threshold": 0.9},
-        "rule": {"score": "confidence", "needs_correct": True},
+        "rule": {"class_path": "Confident"},
         "max_turns": 4,
         "decoding": {"temperature": 0.0},
         **changes,
@@ -281,14 +281,16 @@ def test_what_becomes_of_a_doubtful_answer_counts_where_a_promise_depends_on_it(
         {"certified": {"threshold": 7}},
         {"confidence": 7},
         {"max_turns": 0},
-        {"rule": {"score": "luck"}},
+        {"rule": {"class_path": "Confident", "init_args": {"score": "luck"}}},
+        {"rule": {"class_path": "FixedTurns"}},
+        {"rule": {"class_path": "os.system"}},
         {"promises": [{}]},
         {"promises": []},
         {"promises": [{"name": "pse", "limit": 0.1, "luck": 1}]},
         {"promises": [{"name": "pse", "limit": -0.1}]},
         {"promises": [{"name": "wrong", "limit": 0.1, "bound": 9}]},
         {"promises": [{"name": "tokens", "limit": 9, "bound": 0}]},
-        {"schema_version": 1},
+        {"schema_version": 2},
     ],
 )
 def test_what_is_no_certificate_is_refused(tmp_path, changes):

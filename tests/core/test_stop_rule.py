@@ -257,6 +257,23 @@ def test_a_posterior_stops_at_its_threshold_and_returns_the_most_probable_answer
     assert ending(Posterior(), votes((0, 0.9), (0, 0.9)), 2) == Ending(2, 2, False)
 
 
+@pytest.mark.parametrize(
+    ("score", "verdict", "value", "p"),
+    [
+        ("verdict_probability", Verdict.CORRECT, 0.8, 0.8),
+        ("verdict_probability", Verdict.INCORRECT, 0.8, 0.2),
+        ("verdict_probability", Verdict.UNSURE, 0.8, 0.5),
+        ("solution_logprob", Verdict.INCORRECT, math.log(0.8), 0.8),
+        ("solution_logprob", Verdict.CORRECT, None, 0.5),
+    ],
+)
+def test_another_score_weighs_votes_in_the_confidences_place(score, verdict, value, p):
+    turn = StopSignals(verdict, 0.99, truncated=False, answer=1, **{score: value})
+    rule = Posterior(score=score)
+    assert list(rule.probabilities([turn])) == [pytest.approx({1: p})]
+    assert {"answer", "truncated", score} <= set(rule.reads)
+
+
 def test_fixed_turns_stop_there_and_no_rule_at_all_at_the_end():
     turns = answers("aaaa")
     assert end_of(FixedTurns(turns=3), turns, 4) == Ending(3, 3, True)

@@ -425,6 +425,9 @@ def test_a_certificate_for_something_else_is_refused(tmp_path, capsys):
     assert "promises nothing for chat_template_kwargs=" in refused(capsys, *SERVE, *upstream)
     certificate(tmp_path, decoding={"max_completion_tokens": [96, 512]})  # of several data sets
     assert "instead of [96, 512]" in refused(capsys, *SERVE, *upstream)
+    certificate(tmp_path, decoding={"fresh_turns": True, "greedy_check": True})
+    line = refused(capsys, *SERVE, *upstream)
+    assert line.endswith("promises nothing for greedy_check=False instead of True")
     certificate(tmp_path, decoding={"unsent": []})
     line = refused(capsys, *SERVE, *upstream, "--upstream-fields", '{"temperature": null}')
     assert "promises nothing for unsent=['temperature'] instead of []" in line

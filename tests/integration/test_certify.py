@@ -10,7 +10,13 @@ import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.analysis.operating_point import Certificate, read_operating_point
-from svr_lightning.core.stopping import Confident, Majority, StopRule, rule_as_config
+from svr_lightning.core.stopping import (
+    Confident,
+    FixedTurns,
+    RepeatedAnswer,
+    StopRule,
+    rule_as_config,
+)
 from tests.commands import read_json, refused, screen
 from tests.trajectories import record, write_results, write_samples
 
@@ -81,9 +87,9 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written_where_predict_
     assert written == content
     assert content["promises"] == [{"name": "pse", "limit": 0.1, "bound": 1.0}]
     assert content["confidence"] == 0.9
-    assert content["rule"] == {"score": "confidence", "needs_correct": True}
+    assert content["rule"] == rule_as_config(Confident())
     assert content["data"]["datasets"] == {"toy": 300}
-    assert (content["schema_version"], len(content["data"]["sha256"])) == (2, 64)
+    assert (content["schema_version"], len(content["data"]["sha256"])) == (3, 64)
     rows = by_threshold(samples)
     assert (rows[0.65]["rates"]["pse"], rows[0.65]["certified"]) == (0.2, False)
     assert rows[0.5]["rates"]["pse"] == pytest.approx(0.3)
@@ -160,9 +166,44 @@ def test_the_rule_of_the_recording_is_certified_and_one_that_cannot_be_changes_n
     assert own.rule == replace(rule, threshold=threshold)
     assert found(samples)["certified"]["rates"]["accepted"] == 1.0
     before = (policy / "operating_point.json").read_bytes()
-    votes = command(with_rule(tmp_path / "votes", rows, Majority(), 3), "--write", str(policy))
-    assert "its stopping rule, the majority is settled, has no threshold" in refused(capsys, *votes)
+    fixed = command(with_rule(tmp_path / "fixed", rows, FixedTurns(), 3), "--write", str(policy))
+    assert "the stopping rule, 1 turn, has no threshold; name one that has" in refused(
+        capsys, *fixed
+    )
     assert (policy / "operating_point.json").read_bytes() == before
+
+
+def test_a_number_of_equal_answers_is_certified_without_any_confidence(tmp_path, policy):
+    """Two equal answers are wrong in three of ten problems, three equal ones in none."""
+    rows = [record(f"p{k}", *[(k % 10 > 2, None, None, 10)] * 3) for k in range(300)]
+    for k, row in enumerate(rows):
+        row["turns"][2]["answer_group"] = 2 if k % 10 < 3 else 1
+    write_samples(tmp_path, rows)
+    samples = tmp_path / "samples.jsonl"
+    words = ("--stop", "RepeatedAnswer", "--max-wrong-accepted", "0.1", "--write", str(policy))
+    assert certify(samples, *words, max_pse="") == 0
+    assert {t: row["rates"]["accepted"] for t, row in by_threshold(samples).items()} == {
+        2.0: 1.0,
+        3.0: 0.7,
+    }
+    own = read_operating_point(policy)
+    assert own is not None
+    assert own.rule == RepeatedAnswer(times=3)
+    assert check(samples, tmp_path) == 0
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("Oracle", "known: RepeatedAnswer, Majority, Posterior, Confident"),
+        ("{", "known: RepeatedAnswer, Majority, Posterior, Confident"),
+        ("FixedTurns", "the stopping rule, 1 turn, has no threshold"),
+        ("RepeatedAnswer --thresholds 2.5", "times=2.5 must be int"),
+        ("Posterior --thresholds 1", "threshold=1.0 must be below 1"),
+    ],
+)
+def test_a_rule_or_threshold_that_cannot_be_certified_is_one_line(rule, said, samples, capsys):
+    assert said in refused(capsys, *command(samples, "--stop", *rule.split()))
 
 
 def test_the_choice_is_measured_on_problems_that_had_no_part_in_it(samples, capsys):

@@ -8,7 +8,6 @@ import pytest
 
 from experiments.qwen import __main__ as qwen
 from experiments.qwen.certificates import certificates
-from experiments.real.report import read
 from experiments.starts import pages
 from experiments.starts.picture import draw
 from svr_lightning.__main__ import main
@@ -218,6 +217,15 @@ def test_the_pretrained_model_has_the_numbers_of_its_recordings():
     assert f"log-probabilities reach {trained[4]}" in first_screen
 
 
+CERTIFIED = {
+    "equal answers": "equal answers",
+    "repeated answer": "an answer repeated in a row",
+    "votes and log-probabilities": "votes and log-probabilities",
+    "votes and confidences": "votes and confidences",
+    "votes and P(CORRECT)": "votes and P(CORRECT)",
+}
+
+
 def test_the_qwen_has_the_numbers_of_its_recordings():
     keys = ("right", "stated", "p_correct", "logprob_mean", "logprob_sum")
     runs = qwen.recordings()
@@ -251,7 +259,13 @@ def test_the_qwen_has_the_numbers_of_its_recordings():
         f"other questions, {row['wrong']:.3f} wrongly"
     ) in text
     sure = {name for (name, _), one in found.items() if one["certified"]}
-    assert sure == {"equal answers", "repeated answer", "oracle (reads labels)"}
+    assert sure - {"oracle (reads labels)"} == set(CERTIFIED)
+    rows = table("experiments/qwen/README.md", "at most 20 % wrong")
+    for name, title in CERTIFIED.items():
+        values = (found[name, 0.2][key] for key in ("certified", "accepted", "wrong"))
+        assert [f"{value:.{digits}f}" for value, digits in zip(values, (2, 3, 3), strict=True)] == (
+            rows[title]
+        )
 
 
 COLLAPSE = published("tools/results/collapse.json")
@@ -296,7 +310,7 @@ def test_what_refining_and_adapters_cost_is_published():
 
 
 def test_a_turn_of_the_qwen_without_a_verdict_ranks_last_in_every_score():
-    (run,) = read(qwen.RESULTS / "way3-fresh.jsonl.gz").values()
+    (run,) = qwen.read_recording(qwen.RESULTS / "way3-fresh.jsonl.gz").tables.values()
     silent = np.isnan(run.verdict_probability)
     assert silent.sum() == 38
     for name, score in qwen.scores(run).items():

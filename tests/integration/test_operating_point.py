@@ -50,8 +50,9 @@ def test_a_folder_without_a_certificate_has_none(tmp_path):
 def written(folder: Path, **changes: Any) -> Certificate:
     """A certificate in a policy's folder."""
     content = {
-        "schema_version": 2,
-        **{"certified": {"threshold": 0.9}, "rule": {"score": "verdict_probability"}},
+        "schema_version": 3,
+        "certified": {"threshold": 0.9},
+        "rule": {"class_path": "Confident", "init_args": {"score": "verdict_probability"}},
         **{"promises": [{"name": "pse", "limit": 0.1}], "confidence": 0.9, "max_turns": 10},
         **changes,
     }
@@ -80,7 +81,7 @@ def test_a_certificate_brings_its_whole_rule_and_names_other_settings(tmp_path):
     "edited",
     [
         {"confidence": 0.99},
-        {"rule": {"score": "confidence"}},
+        {"rule": {"class_path": "Confident"}},
         {"certified": {"threshold": 0.5}},
         {"max_turns": 3, "sha256": "0" * 64},
         {"max_turns": 3, "sha256": None},
@@ -209,7 +210,11 @@ def evaluating(name: str, root: Path, folder: Path, turns: int, **settings: Any)
 
 def test_predict_asks_with_a_tuned_policys_own_threshold_and_says_so(tuned, tmp_path, caplog):
     """0.95 stops a trajectory of the shipped policy; at 1 nothing does."""
-    own = {"rule": {}, "certified": {"threshold": 1.0}, "weights": "others"}
+    own = {
+        "rule": {"class_path": "Confident"},
+        "certified": {"threshold": 1.0},
+        "weights": "others",
+    }
     written(tuned, **own)
     command = evaluating("predict", tmp_path, tuned, 2, question="3 5 8 = 16")
     lost = "promises nothing for max_turns=2 instead of 10, other weights .*, any answer: made from"
@@ -243,7 +248,12 @@ def test_an_evaluation_says_which_problems_a_certificate_was_calibrated_on(tuned
     """Of the first three problems of the embedded set two were; the report says so too."""
     first, second, _ = load_problems(tiny("held_out", split="test", limit=3))
     digests = problem_digests([f"held_out/{first.id}", second.question])
-    written(tuned, rule={}, data={"problems": digests}, decoding={"temperature": 0.0})
+    written(
+        tuned,
+        rule={"class_path": "Confident"},
+        data={"problems": digests},
+        decoding={"temperature": 0.0},
+    )
     command = evaluating("test", tmp_path, tuned, 1, **{"data.test": embedded(3)})
     note = "the certificate was calibrated on 2 of 3 problems"
     with pytest.warns(UserWarning, match=note):

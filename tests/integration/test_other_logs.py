@@ -56,7 +56,7 @@ def test_the_log_of_another_program_is_certified(tmp_path, suffix):
     assert content["certified"]["threshold"] == 0.9
     assert rates["accepted"] == pytest.approx(2 / 3)
     assert (rates["wrong_accepted"], rates["tokens"], content["max_turns"]) == (0.0, 7.0, 1)
-    assert content["rule"]["needs_correct"] is False  # a log has no verdicts
+    assert content["rule"]["init_args"]["needs_correct"] is False  # a log has no verdicts
     assert content["data"]["clusters"] == 150
     assert content["data"]["datasets"] == {"log": 300}
 
