@@ -21,7 +21,6 @@ user.
 """
 
 import argparse
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -60,14 +59,8 @@ from svr_lightning.analysis.repeats import independence_notes
 from svr_lightning.analysis.replay import THRESHOLDS, MissingTurnsError, Tables, require_tokens
 from svr_lightning.analysis.results import Evaluation, certified_settings, setting
 from svr_lightning.analysis.table import TurnTable, pool
-from svr_lightning.core.stopping import (
-    RULES,
-    Posterior,
-    RepeatedAnswer,
-    StopRule,
-    rule_as_config,
-    rule_from_config,
-)
+from svr_lightning.cli.values import HELP_OF_RULE, stop_rule
+from svr_lightning.core.stopping import Posterior, RepeatedAnswer, StopRule, rule_as_config
 from svr_lightning.display import number, print_table, say
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import write_json
@@ -102,10 +95,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--token-bound", type=tokens, help="tokens that no problem can exceed")
     add("--confidence", type=share, default=0.9, help="of all promises together (default 0.9)")
     add("--max-turns", type=int, help="T_max (default: what was recorded)")
-    rule = 'the rule, as a name or {"class_path": NAME, "init_args": {...}} (default: the recorded)'
-    add("--stop", metavar="RULE", type=_rule, help=rule)
-    real = _number("a number", lambda value: not math.isnan(value))
-    add("--thresholds", type=real, nargs="+", help="the thresholds to choose from")
+    add("--stop", metavar="RULE", type=stop_rule, help=HELP_OF_RULE)
+    add("--thresholds", type=float, nargs="+", help="the thresholds to choose from")
     plan = "only print how many labels the promises need"
     add("--plan", action="store_true", default=None, help=plan)
     add("--check", type=Path, metavar="CERTIFICATE", help="test its promises on the recording")
@@ -116,15 +107,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="policy's folder, which gets operating_point.json",
     )
     add("--out", type=Path, help="folder; default: certify/ beside the recording")
-
-
-def _rule(text: str) -> StopRule:
-    """A rule of the package by its name, or as JSON with its settings."""
-    try:
-        return rule_from_config({"stop": json.loads(text) if "{" in text else {"class_path": text}})
-    except ValueError as error:
-        known = ", ".join(name for name, rule in RULES.items() if rule.strictness)
-        raise argparse.ArgumentTypeError(f"{error}; known: {known}") from error
 
 
 def _number(wanted: str, holds: Callable[[float], bool]) -> Callable[[str], float]:

@@ -10,7 +10,6 @@ The extra "serve" has what it needs. Guide: docs/serving.md.
 
 import argparse
 import gc
-import json
 import logging
 import signal
 from typing import Any, get_args
@@ -23,13 +22,14 @@ from svr_lightning.analysis.operating_point import (
     read_operating_point,
     unsent,
 )
+from svr_lightning.cli.values import HELP_OF_RULE, json_object, stop_rule
 from svr_lightning.clients.chat_model import ChatModel, check_fields
 from svr_lightning.clients.connections import check_url, read_access, read_key, version_hint
 from svr_lightning.control.backends import Backend, EngineBackend, Upstream
 from svr_lightning.control.controller import Controller, Otherwise
 from svr_lightning.control.protocol import Content
 from svr_lightning.core.stopping import Confident, StopRule
-from svr_lightning.errors import ConfigError, field_error, one_line, require
+from svr_lightning.errors import ConfigError, field_error, require
 from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
 
 
@@ -41,8 +41,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where("--upstream", metavar="URL", help="address of the policy's server, usually ending in /v1")
     where("--policy", help="instead of --upstream: a policy folder, to run here")
     add("--model", help="name of the policy at --upstream, and here (default here: svr)")
-    add("--certificate", help="certificate.json of certify: its rule and T_max")
-    add("--threshold", type=float, help="confidence that accepts a turn (default 0.85)")
+    rule = parser.add_mutually_exclusive_group().add_argument
+    rule("--certificate", metavar="FILE", help="certificate.json of certify: its rule and T_max")
+    rule(
+        "--threshold",
+        metavar="SHARE",
+        type=float,
+        help="confidence that accepts a turn (default 0.85)",
+    )
+    rule("--stop", metavar="RULE", type=stop_rule, help=HELP_OF_RULE)
     add("--max-turns", type=int, help="T_max (default 10); a request may ask for fewer")
     add("--max-completion-tokens", type=int, help="limit of a turn (default: the task's)")
     add(
@@ -220,12 +227,14 @@ def _rule(options: argparse.Namespace) -> tuple[StopRule, Certificate | None]:
     if options.certificate is not None:
         found = Certificate.read(options.certificate)
         require(
-            options.threshold is None and options.max_turns is None,
-            f"--certificate holds for {found.rule} and T_max {found.max_turns}, the turns of its "
-            "recording, alone; leave out --threshold and --max-turns, or certify what you want",
+            options.max_turns is None,
+            f"--certificate holds for T_max {found.max_turns}, the turns of its recording, alone; "
+            "leave out --max-turns, or certify what you want",
         )
     elif options.threshold is not None:
         return Confident(threshold=options.threshold), None
+    elif options.stop is not None:
+        return options.stop, None
     elif options.policy is not None:
         found = read_operating_point(options.policy)
     if found is None:
@@ -317,11 +326,3 @@ def _engine_backend(options: argparse.Namespace, certificate: Certificate | None
     device = "cuda" if torch.cuda.is_available() else "cpu"
     policy = Policy.load(config, TransformersEngine(), device=device, trains=False)
     return EngineBackend(policy)
-
-
-def json_object(text: str) -> dict[str, Any]:
-    """The value of an option; argparse names the option of what is none."""
-    try:
-        return convert(json.loads(text), dict[str, Any])
-    except (ValueError, RecursionError) as error:
-        raise argparse.ArgumentTypeError(f"must be a JSON object ({one_line(error)})") from error

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import msgspec
 from msgspec import Meta
 
-from svr_lightning.core.ranges import Count, check_fields, require, require_field
+from svr_lightning.core.ranges import ConfigError, Count, check_fields, require_field
 from svr_lightning.core.types import Ending, StopSignals, Verdict
 
 DEFAULT_THRESHOLD = 0.85
@@ -91,8 +91,8 @@ class StopRule(ABC):
             ConfigError: if the field cannot have it, or there is none.
         """
         name = self.strictness
-        require(name is not None, f"the stopping rule, {self}, has no threshold; name one that has")
-        assert name is not None
+        if name is None:
+            raise ConfigError(f"the stopping rule, {self}, has no threshold; name one that has")
         whole = isinstance(getattr(self, name), int) and threshold.is_integer()
         return replace(self, **{name: int(threshold) if whole else threshold})  # type: ignore[type-var]
 
@@ -211,11 +211,6 @@ class Posterior(StopRule):
     """What p is: the stated confidence; the probability of the verdict CORRECT; or the exponential
     of a mean log-probability, which is no probability of being right, but weighs votes well."""
     strictness = "threshold"
-
-    @property
-    def reads(self) -> tuple[str, ...]:  # type: ignore[override]  # it depends on the score
-        """Answers and the score."""
-        return ("answer", "truncated", "verdict", self.score)
 
     def __str__(self) -> str:
         of = "" if self.score == "confidence" else f" by {_NAMES[self.score]}"

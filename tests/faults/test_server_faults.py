@@ -400,6 +400,9 @@ HERE = "--upstream http://h/v1 --model m"
             id="deep",
         ),
         (f"{HERE} --at-once 0", "at_once=0 must be at least 1"),
+        (f"{HERE} --stop Oracle", "--stop: stop={'class_path': 'Oracle'} is no stopping rule; kn"),
+        (f"{HERE} --stop {{", "--stop: must be a JSON object (Expecting property"),
+        (f"{HERE} --stop Majority --threshold 1", "--threshold: not allowed with argument --stop"),
         # What would have no effect.
         (f"{HERE} --max-model-len 9", "--max-model-len needs --policy"),
         (f"{HERE} --escalate-model m", "--escalate-model needs --escalate URL"),

@@ -18,9 +18,10 @@ from svr_lightning.analysis.operating_point import (
 from svr_lightning.analysis.results import certified_settings
 from svr_lightning.cli import serve
 from svr_lightning.cli.main import parser_of
-from svr_lightning.core.stopping import Confident, rule_from_config
+from svr_lightning.core.stopping import Confident, Majority, RepeatedAnswer, rule_from_config
 from svr_lightning.errors import ConfigError
 from svr_lightning.policy.config import PolicyConfig
+from svr_lightning.recipes.dialogues import FreshTurns
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.config import EvaluationConfig
@@ -197,6 +198,28 @@ def test_serve_keeps_a_certified_threshold_under_another_number_of_turns(tmp_pat
     assert line in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("stop", "rule"),
+    [
+        ("RepeatedAnswer", RepeatedAnswer()),
+        ('{"class_path": "Majority", "init_args": {"certainty": 0.9}}', Majority(certainty=0.9)),
+    ],
+)
+def test_serve_takes_another_rule_by_its_name(stop, rule, tmp_path):
+    written(tmp_path)  # the rule of the options wins
+    options = ["--task", "countdown", "--policy", str(tmp_path), "--stop", stop]
+    controller = serve.make_controller(parser_of("serve").parse_args(options))
+    assert (controller.rule, controller.certificate) == (rule, None)
+
+
+def test_serve_draws_fresh_samples_where_its_certificate_was_made_from_some(tmp_path):
+    written(tmp_path, decoding={"fresh_turns": True})
+    options = ["--task", "countdown", "--policy", str(tmp_path), "--model", "m"]
+    controller = serve.make_controller(parser_of("serve").parse_args(options))
+    assert isinstance(controller.dialogue, FreshTurns)
+    assert controller.certificate is not None
+
+
 def evaluating(name: str, root: Path, folder: Path, turns: int, **settings: Any) -> list[str]:
     """A command that asks the policy of a folder."""
     own = {
@@ -239,7 +262,7 @@ def test_serve_says_of_a_logs_certificate_how_few_turns_it_has_and_that_it_cover
     assert stops.endswith("; at most 1 turn")
     said = "  covers no answer: made from a log: prompts, policy and decoding are unknown"
     assert reason == said
-    assert "and T_max 1, the turns of its recording, alone" in refused(
+    assert "T_max 1, the turns of its recording, alone" in refused(
         capsys, "serve", *options, "--certificate", file, "--max-turns", "3"
     )
 
