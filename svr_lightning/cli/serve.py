@@ -41,15 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where("--upstream", metavar="URL", help="address of the policy's server, usually ending in /v1")
     where("--policy", help="instead of --upstream: a policy folder, to run here")
     add("--model", help="name of the policy at --upstream, and here (default here: svr)")
-    rule = parser.add_mutually_exclusive_group().add_argument
-    rule("--certificate", metavar="FILE", help="certificate.json of certify: its rule and T_max")
-    rule(
-        "--threshold",
-        metavar="SHARE",
-        type=float,
-        help="confidence that accepts a turn (default 0.85)",
-    )
-    rule("--stop", metavar="RULE", type=stop_rule, help=HELP_OF_RULE)
+    _add_rules(parser.add_mutually_exclusive_group())
     add("--max-turns", type=int, help="T_max (default 10); a request may ask for fewer")
     add("--max-completion-tokens", type=int, help="limit of a turn (default: the task's)")
     add(
@@ -95,6 +87,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--allow-origin", "a web page that may ask, such as https://example.org"),
     ):
         add(name, action="append", default=[], help=f"{shown}; may be repeated")
+
+
+def _add_rules(group: Any) -> None:
+    """When a turn is accepted."""
+    add = group.add_argument
+    add("--certificate", metavar="FILE", help="certificate.json of certify: its rule and T_max")
+    add(
+        "--threshold",
+        metavar="SHARE",
+        type=float,
+        help="confidence that accepts a turn (default 0.85)",
+    )
+    add("--stop", metavar="RULE", type=stop_rule, help=HELP_OF_RULE)
 
 
 def _add_server_options(parser: argparse.ArgumentParser, where: str) -> None:

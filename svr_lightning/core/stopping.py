@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-import msgspec
 from msgspec import Meta
 
 from svr_lightning.core.ranges import ConfigError, Count, check_fields, require_field
@@ -420,8 +419,6 @@ def rule_from_config(evaluation: Mapping[str, Any]) -> StopRule:
     try:
         path = str(stop["class_path"])
         kind = RULES[path.rpartition(".")[2] if is_own(path) else path]
-        rule = kind(**stop.get("init_args", {}))
-        msgspec.convert(asdict(rule), kind)  # type: ignore[call-overload]  # refuses wrong types
+        return kind(**stop.get("init_args", {}))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"stop={stop!r} is no stopping rule") from error
-    return rule
