@@ -160,10 +160,10 @@ def _spelled_out(arguments: list[str]) -> list[str]:
             flags.append(f"--model.evaluation.{word.removeprefix('--')}")
         elif flag in _LAYERS:
             value = value if equals else next(words, "")
+            layers = configs
             if flag.startswith("--data."):
-                value = f"data: {{{flag.removeprefix('--data.')}: {value}}}"
-            text = any(character in value for character in "{}:\n")
-            layers = flags if flag.startswith("--data.") else configs
+                layers, value = flags, f"data: {{{flag.removeprefix('--data.')}: {value}}}"
+            text = re.search(r"[{}:\n]", value)
             layers += ("--config", value if text else str(config_file(value)))
         elif flag == "--data.questions_task":  # a training set behind it brings no other
             last = [f"{flag}={value if equals else next(words, '')}"]

@@ -15,7 +15,7 @@ from typing import Any
 import jsonargparse
 import torch
 import yaml
-from jsonargparse import ArgumentError, Namespace, set_parsing_settings
+from jsonargparse import ArgumentError, Namespace, get_loader, set_loader, set_parsing_settings
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
@@ -116,6 +116,17 @@ def _content(text: str) -> Any:
         return yaml.load(text, _Loader)  # noqa: S506  # a safe loader
     except yaml.YAMLError:
         return text
+    except RecursionError as error:
+        raise ConfigError("nested too deeply") from error
+
+
+_read = get_loader("yaml")
+
+
+def _value(text: str) -> Any:
+    """What a flag's value holds; one with a key twice is at most a text, such as a question."""
+    _content(text)
+    return _read(text)
 
 
 def _filled(content: Any, sections: Container[str], place: str = "") -> Any:
@@ -131,7 +142,7 @@ def _filled(content: Any, sections: Container[str], place: str = "") -> Any:
 
 def _refusal(error: Exception, parser: LightningArgumentParser) -> str:
     """The parser's refusal in one line, with a known key that is close to an unknown one."""
-    text = "nested too deeply" if isinstance(error, RecursionError) else of_parser(error)
+    text = of_parser(error)
     if unknown := re.search(r"(?:ed arguments: (?=--)|not accept option ')(-*)([\w.]+)", text):
         names = parser.get_defaults().keys()
         text += did_you_mean(unknown[1] + unknown[2], (unknown[1] + name for name in names))
@@ -185,6 +196,8 @@ class SVRCommandLine(LightningCLI):
         try:
             super().parse_arguments(parser, args)
         except ArgumentError as error:
+            for word in args:
+                _content(re.sub("^--[^=]*=?", "", word))
             raise ConfigError(_refusal(error, self._parser(self._command))) from error
         seed = self.config[self._command].seed_everything
         require(0 <= seed < 2**32, f"seed_everything={seed} must lie in [0, {2**32 - 1}]")
@@ -217,8 +230,7 @@ class SVRCommandLine(LightningCLI):
 
     def _take_questions(self, config: Namespace) -> None:
         """Make each ``--question`` an entry of ``data.questions``."""
-        given = config.pop("question") or []
-        config.data.questions = [*(config.data.questions or []), *given]
+        config.data.questions = [*(config.data.questions or []), *(config.pop("question") or [])]
         task, policy = config.data.questions_task, config.model.policy.path
         made_for = _TASK_OF_EMBEDDED.get(policy, task)
         require(
@@ -229,8 +241,7 @@ class SVRCommandLine(LightningCLI):
 
     def _server_has_the_policy(self) -> bool:
         engine = self.config[self._command].model.engine
-        evaluates = self._command != "fit"  # a training with such an engine is refused
-        if not evaluates or engine is None:
+        if self._command == "fit" or engine is None:  # a training with such an engine is refused
             return False
         module, _, name = engine.class_path.rpartition(".")
         return not getattr(import_module(module), name).reads_tokens
@@ -249,14 +260,14 @@ class SVRCommandLine(LightningCLI):
     def after_fit(self) -> None:
         """Name the run's checkpoint and policy, and the next command."""
         root = Path(self.trainer.default_root_dir)
-        left = [("last checkpoint", path) for path in self.trainer.last_checkpoints[-1:]]
-        left += [("policy", str(path)) for path in [root / "policy"] if path.is_dir()]
-        for name, path in left:
-            rank_zero_info(f"{name}: {path}")
+        for path in self.trainer.last_checkpoints[-1:]:
+            rank_zero_info(f"last checkpoint: {path}")
+        if (policy := root / "policy").is_dir():
+            rank_zero_info(f"policy: {policy}")
         judged = root / "eval" / "after"
         if (judged / RESULTS).is_file():
-            method, out = type(self.model.recipe).__name__, root / "report"
-            rank_zero_info(f"next: {program()} report {method}={judged} --out {out}")
+            method = type(self.model.recipe).__name__
+            rank_zero_info(f"next: {program()} report {method}={judged} --out {root / 'report'}")
 
     def before_validate(self) -> None:
         """Refuse a checkpoint that is not there, or that Lightning would look for by itself."""
@@ -265,9 +276,8 @@ class SVRCommandLine(LightningCLI):
             path not in ("", "best", "hpc"),
             f"--ckpt_path {path}: give a checkpoint's file, or last",
         )
-        begins = self._command == "fit"  # a resumable training may not have begun
-        require(
-            path != "last" or begins or bool(self.trainer.last_checkpoints),
+        require(  # a resumable training may not have begun
+            path != "last" or self._command == "fit" or bool(self.trainer.last_checkpoints),
             f"--ckpt_path last: there is no checkpoint under {self.trainer.default_root_dir}; give "
             "the run's --trainer.default_root_dir, or a file",
         )
@@ -277,10 +287,11 @@ class SVRCommandLine(LightningCLI):
     def after_validate(self) -> None:
         """Show the results that the evaluation wrote; without any, name the file of its samples."""
         folder = Path(self.trainer.default_root_dir) / "eval" / self._command
-        judged = self._command != "predict" and (folder / RESULTS).is_file()
-        if self.trainer.is_global_zero and judged:
+        if not self.trainer.is_global_zero:
+            return
+        if self._command != "predict" and (folder / RESULTS).is_file():
             print_results(folder / RESULTS)
-        elif self.trainer.is_global_zero and (folder / SAMPLES).is_file():
+        elif (folder / SAMPLES).is_file():
             print(folder / SAMPLES)
 
     after_test = after_predict = after_validate
@@ -309,6 +320,7 @@ def run(command: str, about: str, arguments: list[str]) -> None:
     # Reading the descriptions of fields doubles the time that the parser takes.
     explained = bool({"-h", "--help"} & {*arguments})
     set_parsing_settings(docstring_parse_attribute_docstrings=explained)
+    set_loader("yaml", _value, (yaml.YAMLError, ConfigError))
     parsing = {"exit_on_error": False, "allow_abbrev": False}
     try:
         SVRCommandLine(

@@ -175,6 +175,31 @@ def test_a_setting_out_of_range_is_refused_with_its_whole_key(options, message, 
     assert error.startswith(f"model.{message}")
 
 
+@pytest.mark.parametrize(
+    ("flag", "value", "key"),
+    [
+        ("--model.recipe.init_args", '{"group_size": 4, "group_size": 8}', "group_size"),
+        ("--model.optimizer", "lr: 1\nlr: 2", "lr"),
+        (
+            "--trainer.callbacks+",
+            "{class_path: RolloutLog, init_args: {every: 1, every: 2}}",
+            "every",
+        ),
+    ],
+)
+def test_a_flag_whose_value_has_a_key_twice_is_refused(flag, value, key, capsys):
+    error = refused(capsys, "fit", "--config", "countdown_tiny", flag, value)
+    assert error == f"line 1: duplicate key {key!r}; merge the two sections"
+
+
+def test_a_text_in_which_a_word_comes_twice_stays_a_text(capsys):
+    question = "Q: 3 5\nQ: 8 = 16"
+    config = resolved(
+        capsys, "predict", "--config", "countdown_tiny", "--data.questions+", question
+    )
+    assert config["data"]["questions"] == [question]
+
+
 def test_a_data_set_of_a_list_is_refused_with_its_place(capsys):
     good = "name: a, task: countdown, path: 'embedded:countdown-tiny'"
     sets = f"[{{{good}}}, {{{good.replace('a,', 'b,')}, limit: 0}}]"
