@@ -91,6 +91,16 @@ class Line(tqdm):  # type: ignore[misc]
 
     desc: str
 
+    def display(self, **given: object) -> None:
+        """On a terminal, write over the line. Elsewhere each is a line of its own, without codes.
+
+        There one below another is written when it has gone on.
+        """
+        if self.fp.isatty():
+            super().display(**given)
+        elif (self.n or not self.pos) and "msg" not in given:  # an empty one takes a line back
+            print(self, file=self.fp, flush=True)
+
     def show(self, values: Iterable[str], done: int, part: float = 0.0) -> None:
         """Bring the line up to date, with as many of ``values`` as it has room for.
 

@@ -15,18 +15,10 @@ class Progress(ProgressBar):
     ``val_acc`` are what adaptive inference took and got at the last validation.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._enabled = True
-        self._bar: Any = None
-
-    def enable(self) -> None:
-        """Show the line."""
-        self._enabled = True
+    _bar: Any = None
 
     def disable(self) -> None:
-        """Show nothing, as on all processes but the first."""
-        self._enabled = False
+        """Called on all processes but the first, which show nothing."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin to show the line."""
@@ -34,15 +26,14 @@ class Progress(ProgressBar):
             trainer.estimated_stepping_batches,
             "step",
             done=trainer.global_step,
-            quiet=not self._enabled,
+            quiet=not trainer.is_global_zero,
         )
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """Show what the rollout or the validation gave."""
         if self._bar is not None:
-            metrics = self.get_metrics(trainer, pl_module)
-            values = (f"{name} {value}" for name, value in metrics.items())
-            self._bar.show(values, trainer.global_step)
+            shown = self.get_metrics(trainer, pl_module).items()
+            self._bar.show((f"{name} {value}" for name, value in shown), trainer.global_step)
 
     on_train_batch_end = on_validation_end  # type: ignore[assignment]
 
@@ -53,10 +44,7 @@ class Progress(ProgressBar):
 
     on_exception = on_train_end  # type: ignore[assignment]
 
-    def get_metrics(
-        self, trainer: Trainer, pl_module: LightningModule
-    ) -> dict[str, int | str | float | dict[str, float]]:
+    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
         """What was logged for the progress display, with two decimals."""
-        metrics: dict[str, Any] = super().get_metrics(trainer, pl_module)
-        metrics.pop("v_num", None)
-        return {k: f"{v:.2f}" if isinstance(v, float) else v for k, v in metrics.items()}
+        logged = super().get_metrics(trainer, pl_module).items()
+        return {k: f"{v:.2f}" if isinstance(v, float) else v for k, v in logged if k != "v_num"}
