@@ -73,7 +73,7 @@ def read_recording(path: Path, columns: Sequence[str] = ()) -> Evaluation:
     if path.is_file():
         return _read_file(path, columns)
     require(not columns, f"{path} is no file; leave out --columns, which is for logs")
-    names = [file.name for file in path.parent.glob("*")]
+    names = [EXAMPLE, *(file.name for file in path.parent.glob("*"))]
     meant = difflib.get_close_matches(path.name, names, n=1)
     cure = "give a folder with a samples.jsonl, or a log"
     if meant:

@@ -102,8 +102,10 @@ def _run(arguments: list[str]) -> int:
         return read_files(command, rest)
     if command not in TRAINING:
         known = [*TRAINING, *READING, *SERVING]
-        hint = did_you_mean(command, known)
-        raise ConfigError(f"unknown command {command!r}{hint}; commands: {', '.join(known)}")
+        raise ConfigError(
+            f"unknown command {command!r}{did_you_mean(command, known)}; "
+            f"commands: {', '.join(known)}"
+        )
     _train(command, rest)
     return 0
 

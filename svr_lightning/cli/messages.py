@@ -73,9 +73,16 @@ def of_parser(error: BaseException) -> str:
     classes = "name its class before its options; --help lists classes"
     reason = re.sub("Expected an instantiatable class.* is abstract", classes, reason)
     if wrong := re.fullmatch(r"there is no class (\w+)", reason):
-        ours = [vars(module) for name, module in sys.modules.items() if "svr_lightning" in name]
-        known = {k for names in ours for k, found in names.items() if isinstance(found, type)}
+        known = {
+            k
+            for name, module in sys.modules.items()
+            if "svr_lightning" in name
+            for k, found in vars(module).items()
+            if isinstance(found, type)
+        }
         reason += did_you_mean(wrong[1], known)
+    if reason.startswith("Option "):  # that a section or a class does not have
+        reason += f"; --help lists what is, and of a class --{key and key[1]}.help CLASS"
     kinds = re.findall(r"- Expected a (<class .*|typing\.Literal.*)", str(error))
     if "Got value" in reason and kinds:  # the reason names the first of several types
         reason = reason.replace(kinds[0], " or a ".join(kinds))
@@ -150,8 +157,10 @@ def driver_fault() -> str | None:
 def _of_system(error: OSError) -> str | None:
     where = f"{error.filename}: " if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        cure = "free some space and start again, a training with --ckpt_path last"
-        return f"{where}the disk is full; {cure}"
+        return (
+            f"{where}the disk is full; free some space and start again, a training with "
+            "--ckpt_path last"
+        )
     if where:
         reason = error.strerror or type(error).__name__
         return f"{where}cannot be used ({reason}); give another path, or change its permissions"

@@ -34,7 +34,8 @@ def fault(capsys, tmp_path, *words: object) -> str:
             f"{ENGINE} svr_lightning.engines.openai.OpenAIEngine",
             ["model.engine: ", "required: base_url, model_name"],
         ),
-        ("--data.test [{'orderz':1}]", ["data.test: Option 'orderz' is not accepted"]),
+        ("--data.test [{'orderz':1}]", ["data.test: Option 'orderz' is not accepted; --help"]),
+        (f"{ENGINE}.base_url x", ["model.engine: ", "'base_url'", "--model.engine.help CLASS"]),
         ("--seed_everything -1", ["seed_everything=-1 must lie in [0, 4294967295]"]),
         # Of a section: settings that contradict each other.
         ("--model.policy.max_model_len 100", ["max_prompt_tokens=512", "max_model_len=100"]),

@@ -349,6 +349,8 @@ def test_the_packages_own_samples_are_no_log(tmp_path):
 def test_a_name_of_nothing_is_said_to_be_one(tmp_path, capsys, given, said):
     written(tmp_path, log_rows(3))
     assert said in refused(capsys, "certify", tmp_path / given, "--max-pse", 0.1)
+    known = refused(capsys, "certify", "embedded:lgo", "--max-pse", 0.1)
+    assert "did you mean embedded:log?" in known
 
 
 def test_columns_and_a_fault_of_a_file_of_samples_are_refused_in_one_line_that_names_it_once(
