@@ -10,7 +10,7 @@ from tests.pages import page, tables
 from tools.site_hook import on_page_content
 
 PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "llms.txt", *sorted((ROOT / "docs").glob("*.md"))]
-LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 CODE = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
 FIDELITY = page("docs/fidelity.md")
 
@@ -27,9 +27,9 @@ def anchor(heading: str) -> str:
 
 
 @pytest.mark.parametrize("file", PAGES, ids=lambda file: file.name)
-def test_every_relative_link_resolves(file):
+def test_every_relative_link_resolves_and_its_file_knows_the_name(file):
     broken = []
-    for target in LINK.findall(CODE.sub("", file.read_text(encoding="utf-8"))):
+    for text, target in LINK.findall(CODE.sub("", file.read_text(encoding="utf-8"))):
         if re.match(r"[a-z]+:", target):
             continue
         path, _, fragment = target.partition("#")
@@ -38,6 +38,9 @@ def test_every_relative_link_resolves(file):
         if found and fragment:
             headings = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
             found = fragment in map(anchor, headings)
+        name = re.fullmatch(r"`(?:\w+\.)*(?!py`)(\w+)`", text)
+        if found and name and target.endswith(".py"):
+            found = re.search(rf"\b{name[1]}\b", linked.read_text(encoding="utf-8"))
         if not found:
             broken.append(target)
     assert broken == []
