@@ -60,7 +60,7 @@ def test_sixty_labelled_questions_make_a_certified_proxy(tmp_path, monkeypatch):
             namespace = {}
             question = "What is 1 + 17?"
             exec(
-                script.replace(OWN, url).replace("6 boxes of 7 pens, 2 lost. How many?", question),
+                script.replace(OWN, url).replace("What is 6 * 7?", question),
                 namespace,
             )
         namespace["client"].close()
