@@ -376,4 +376,6 @@ _EXPECTED = (
     ".*smaller than the logging interval.*",
     ".*recommended to use .*sync_dist=True.*",
     r".*isinstance\(treespec, LeafSpec\).*",
+    # The name that it has in all supported releases of transformers.
+    "`past_key_values` is deprecated",
 )
