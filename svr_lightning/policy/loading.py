@@ -137,7 +137,8 @@ def _unreadable(what: str, source: str, error: Exception) -> str:
     cure = (
         "correct its files or download it again"
         if Path(source).exists()
-        else "there is no such folder here; of a hub id, check the spelling and the network"
+        else "there is no such folder here; of a hub id, check the spelling and the network, "
+        "for which HF_HUB_OFFLINE=1 does not wait"
     )
     return f"model.policy.path={source!r}: the {what} cannot be read ({reason[0]}); {cure}"
 

@@ -41,7 +41,8 @@ def test_a_policy_on_the_hub_is_one_line_that_names_it(monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda _: None)  # the hub's client would wait and try again
     line = (
         r"^model.policy.path='nobody/nothing': the tokenizer cannot be read \(.*\); there is no "
-        r"such folder here; of a hub id, check the spelling and the network\Z"
+        r"such folder here; of a hub id, check the spelling and the network, for which "
+        r"HF_HUB_OFFLINE=1 does not wait\Z"
     )
     with pytest.raises(ConfigError, match=line):
         Policy.load(PolicyConfig(path="nobody/nothing"))
