@@ -137,36 +137,43 @@ def test_a_controller_says_what_its_client_returned_and_what_it_takes(reply, cam
         Controller(lambda *_: reply, "countdown").solve(QUESTION)
 
 
-def by_litellm(url: str) -> str:
+def by_openai(url, stream):
+    with openai.OpenAI(base_url=url, api_key="none") as client:
+        asked = {"model": "svr", "messages": ASKED, "stream": stream}
+        return joined(client.chat.completions.create(**asked), stream)
+
+
+def by_litellm(url, stream):
     import litellm
 
-    said = litellm.completion(
-        model="openai/svr", api_base=url, api_key="none", messages=ASKED, max_tokens=60
-    )
-    return str(said.choices[0].message.content)
+    asked = {"model": "openai/svr", "api_base": url, "api_key": "none", "max_tokens": 60}
+    return joined(litellm.completion(**asked, messages=ASKED, stream=stream), stream)
 
 
-def by_langchain(url: str) -> str:
+def by_langchain(url, stream):
     from langchain_openai import ChatOpenAI
 
-    return str(ChatOpenAI(model="svr", base_url=url, api_key="none").invoke(QUESTION).content)
+    model = ChatOpenAI(model="svr", base_url=url, api_key="none")
+    pieces = model.stream(QUESTION) if stream else [model.invoke(QUESTION)]
+    return "".join(str(piece.content) for piece in pieces)
 
 
-def by_openai_stream(url: str) -> str:
-    with openai.OpenAI(base_url=url, api_key="none") as client:
-        chunks = client.chat.completions.create(model="svr", messages=ASKED, stream=True)
-        return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+def joined(said, stream):
+    if not stream:
+        return said.choices[0].message.content
+    return "".join(chunk.choices[0].delta.content or "" for chunk in said)
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize(
     ("library", "client"),
-    [("openai", by_openai_stream), ("litellm", by_litellm), ("langchain_openai", by_langchain)],
+    [("openai", by_openai), ("litellm", by_litellm), ("langchain_openai", by_langchain)],
 )
-def test_unmodified_clients_read_what_another_server_said(library, client):
+def test_unmodified_clients_read_what_another_server_said(library, client, stream):
     if find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
     with proxy(lambda *_: CLAUDES) as (url, _):
-        assert client(url) == SURE_OF
+        assert client(url, stream) == SURE_OF
         said = chat(url).json()
     assert (said["svr"]["accepted"], len(said["svr"]["turns"])) == (True, 1)
     assert said["usage"] == {"prompt_tokens": 40, "completion_tokens": 20, "total_tokens": 60}
@@ -198,7 +205,7 @@ def test_a_stream_has_comments_until_it_has_the_answer_in_short_lines():
     long.delay = 0.5
     with proxy(lambda *_: long, comment_seconds=0.1) as (url, _):
         said = chat(url, stream=True)
-        assert by_openai_stream(url).endswith(SURE_OF)
+        assert by_openai(url, True).endswith(SURE_OF)
         failed = chat(url, stream=True, temperature=0.5, model="svr")
     assert said.headers["x-accel-buffering"] == "no"
     lines = said.text.splitlines()
@@ -213,7 +220,7 @@ def test_a_fault_after_a_streams_first_comment_is_an_error_of_the_stream():
         proxy(lambda *_: fault, comment_seconds=0.1) as (url, _),
         pytest.raises(openai.APIError, match="too long"),
     ):
-        by_openai_stream(url)
+        by_openai(url, True)
 
 
 FRESH = {"dialogue": FreshTurns(SelfVerifying()), "at_once": 3}
