@@ -11,6 +11,7 @@ from experiments.qwen.certificates import certificates
 from experiments.starts import pages
 from experiments.starts.picture import draw
 from svr_lightning.__main__ import main
+from svr_lightning.files import to_json
 from svr_lightning.report.drawing import svg
 from tests.commands import ROOT, read_json, screen
 from tests.pages import blocks, flowing, page, tables
@@ -266,6 +267,18 @@ def test_the_qwen_has_the_numbers_of_its_recordings():
         assert [f"{value:.{digits}f}" for value, digits in zip(values, (2, 3, 3), strict=True)] == (
             rows[title]
         )
+
+
+@pytest.mark.parametrize("in_a_row", [True, False])
+def test_with_all_questions_three_answers_of_the_qwen_are_certified(in_a_row, tmp_path):
+    stop = to_json({"class_path": "RepeatedAnswer", "init_args": {"in_a_row": in_a_row}})
+    words = ["--max-wrong-accepted", "0.2", "--calibrate-on", "1", "--out", str(tmp_path)]
+    file = str(qwen.RESULTS / "worked15-fresh.jsonl.gz")
+    assert main(["certify", file, "--stop", stop, *words]) == 0
+    chosen = read_json(tmp_path / "certificate.json")["certified"]
+    accepted = f"accepts {chosen['rates']['accepted']:.3f}"
+    text = flowing("experiments/qwen/README.md")
+    assert (chosen["threshold"], accepted in text) == (3.0, True)
 
 
 COLLAPSE = published("tools/results/collapse.json")
