@@ -367,7 +367,7 @@ def test_a_field_is_sent_under_the_name_that_the_server_takes_or_not_at_all():
 
 
 def test_waits_double_lose_up_to_half_by_chance_and_have_an_end():
-    def waits(draw: float) -> list[float]:
+    def waits(draw):
         return [retry_delay(tries, 1.0, draw, None) for tries in (1, 2, 3, 4, 9)]
 
     assert waits(0.0) == [1, 2, 4, 8, 60]
@@ -397,7 +397,7 @@ def test_what_may_pass_is_temporary_and_what_is_refused_is_not():
 
 
 def test_a_servers_message_becomes_one_short_line():
-    def line(body: bytes, *keys: str) -> str:
+    def line(body, *keys):
         return error_in(body, Mask(keys))[0]
 
     assert line(b'{"error": {"message": "too\\nlong", "code": 400}}') == "too long"
@@ -462,7 +462,7 @@ def test_of_several_choices_the_first_counts_that_says_something(choices, text):
 
 
 def test_a_refusal_or_a_tool_call_says_something_too():
-    def read(*messages: Any) -> None:
+    def read(*messages):
         choices = [{"message": message} for message in messages]
         read_answer(json.dumps({"choices": choices}).encode())
 

@@ -127,7 +127,7 @@ def test_the_limit_of_seconds_holds_for_all_turns_together(monkeypatch):
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr("svr_lightning.control.controller.time", clock)
 
-    def client(messages: Messages, max_tokens: int) -> str:
+    def client(messages, max_tokens):
         clock.now += 4.0
         return DOUBT
 
@@ -140,11 +140,11 @@ def test_a_long_text_is_read_beside_the_event_loop():
     readers = []
 
     class Noting(SelfVerifying):
-        def read(self, text: str) -> svr.SelfCheck:
+        def read(self, text):
             readers.append(threading.current_thread().name)
             return super().read(text)
 
-    async def client(messages: Messages, max_tokens: int) -> str:
+    async def client(messages, max_tokens):
         return DOUBT + "1" * (10**5 if len(readers) == 1 else 0)
 
     controller = Controller(client, "countdown", dialogue=Noting(), max_turns=3)
@@ -154,7 +154,7 @@ def test_a_long_text_is_read_beside_the_event_loop():
 
 
 def test_a_hung_client_is_given_up_at_the_limit_of_seconds():
-    async def client(messages: Messages, max_tokens: int) -> Any:
+    async def client(messages, max_tokens):
         if messages[-1]["content"].startswith("[T="):
             await asyncio.Event().wait()
         return reply(DOUBT)
@@ -186,7 +186,7 @@ class Dumped:
     "said", [SURE, (SURE, False), reply(SURE), Dumped()], ids=["text", "pair", "mapping", "object"]
 )
 def test_a_reply_may_have_several_forms(said):
-    async def later(messages: Messages, max_tokens: int) -> Any:
+    async def later(messages, max_tokens):
         return said
 
     controller = Controller(Script([said]), "countdown")

@@ -167,7 +167,7 @@ def test_a_body_that_never_ends_is_refused():
 
 
 def test_a_client_that_does_not_read_takes_no_place():
-    def long(_: dict[str, Any], number: int) -> Reply:
+    def long(_, number):
         return SOUND if number > 6 else completion(DOUBT + "x" * 900_000)
 
     with Scripted(long) as upstream, socket.socket() as connection:
@@ -320,7 +320,7 @@ def test_standard_streams_may_be_closed(closed):
         command += ["serve", *options, "--port", str(port)]
         url = f"http://127.0.0.1:{port}/v1"
 
-        def answers() -> bool:
+        def answers():
             try:
                 return chat(url).status_code == 200
             except httpx.HTTPError:
@@ -350,7 +350,7 @@ def test_control_characters_are_data_on_their_way_in_and_out():
 
 
 def test_sigterm_under_load_answers_what_ends_in_time_and_refuses_the_rest():
-    def slow(body: dict[str, Any], number: int) -> Reply:
+    def slow(body, number):
         reply = completion(SURE)
         reply.delay = 0.5 if number < 9 else 30  # more than the server waits
         if number == 9:

@@ -134,7 +134,7 @@ def test_a_question_leaves_its_place_while_the_second_model_thinks(monkeypatch):
     monkeypatch.setattr(Upstream, "admission", place)
     held = []
 
-    def doubts(*_: Any) -> Reply:
+    def doubts(*_):
         held.append(place.locked())
         return completion(DOUBT)
 
@@ -176,7 +176,7 @@ def test_an_unsure_question_goes_to_the_second_model_once_and_plainly(stream, ca
 def test_accepted_answers_alone_are_certified_and_never_reach_the_second_model(tmp_path):
     found = certificate(tmp_path, max_turns=2)
 
-    def sure_once(_: dict[str, Any], number: int) -> Reply:
+    def sure_once(_, number):
         return completion(SURE if number == 2 else DOUBT)
 
     with escalating(sure_once, unsure, rule=found.rule, certificate=found) as (url, _, two):
@@ -257,7 +257,7 @@ def test_a_promise_about_all_answers_does_not_hold_with_a_second_model(tmp_path)
 def test_every_request_is_counted_and_logged_without_a_word_of_it(caplog):
     caplog.set_level(logging.INFO, REQUESTS)
 
-    def answers(body: dict[str, Any], number: int) -> Reply:
+    def answers(body, number):
         fails = number in (3, 4) or number > 6
         return Reply(b"over", 503) if fails else doubts_first(body, number)
 

@@ -59,7 +59,7 @@ def unsure(body: dict[str, Any], _number: int = 0) -> Reply:
 
 
 def test_trajectories_stop_refine_and_count_as_the_server_says(tmp_path):
-    def answer(body: dict[str, Any], _: int) -> Reply:
+    def answer(body, _):
         sure = question_of(body) == "a" and turn_of(body) == 2
         usage = {"prompt_tokens": 100 * turn_of(body), "completion_tokens": 17}
         text = says("8+4-2", "CORRECT", 0.9) if sure else says("1", "INCORRECT", 0.7)
@@ -95,7 +95,7 @@ def test_turns_follow_at_once_and_requests_in_flight_are_bounded(tmp_path):
     others_are_done = threading.Event()
     last_turns = 0
 
-    def answer(body: dict[str, Any], _: int) -> Reply:
+    def answer(body, _):
         nonlocal last_turns
         if question_of(body) == "a":  # no other trajectory may wait for this one
             assert others_are_done.wait(30)
@@ -122,7 +122,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=list(FAULTS))
 def test_a_fault_that_passes_leaves_no_trace(tmp_path, fault):
-    def answer(body: dict[str, Any], number: int) -> Reply:
+    def answer(body, number):
         return fault if number == 2 else unsure(body)
 
     with ChatServer(unsure) as healthy:
@@ -175,7 +175,7 @@ def test_a_server_that_lets_nobody_in_ends_the_run_at_once(tmp_path, monkeypatch
     ids=["too long", "a refusal", "never JSON"],
 )
 def test_a_problem_that_the_server_cannot_complete_counts_as_wrong(tmp_path, reply, error, calls):
-    def answer(body: dict[str, Any], _: int) -> Reply:
+    def answer(body, _):
         return reply if (question_of(body), turn_of(body)) == ("b", 2) else unsure(body)
 
     with ChatServer(answer) as server:
@@ -199,7 +199,7 @@ def test_a_server_that_refuses_everything_is_asked_wrongly(tmp_path):
 
 
 def test_a_server_that_dies_costs_no_finished_problem(tmp_path):
-    def dying(body: dict[str, Any], number: int) -> Reply:
+    def dying(body, number):
         return unsure(body) if number <= 3 else Reply(b"", drop=True)
 
     with ChatServer(dying) as server:

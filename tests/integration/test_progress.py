@@ -41,8 +41,8 @@ def test_an_evaluation_counts_its_turns_and_the_tokens_that_were_generated(monke
     made = []
 
     class Kept(Progress):
-        def __init__(self, *args: object, **options: object) -> None:
-            super().__init__(*args, **options)  # type: ignore[arg-type]
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
             made.append(self)
 
     monkeypatch.setattr("svr_lightning.evaluation.evaluator.Progress", Kept)

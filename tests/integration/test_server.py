@@ -44,7 +44,7 @@ def test_a_question_that_has_begun_ends_before_another_one_begins(
     prompts = []
     submit = policy.engine.submit
 
-    def watched(request: Any) -> None:
+    def watched(request):
         prompts.append(policy.renderer.tokenizer.decode(request.prompt_ids))
         submit(request)
 
@@ -59,7 +59,7 @@ def test_a_question_that_has_begun_ends_before_another_one_begins(
 def test_a_client_that_goes_takes_its_request_out_of_the_batch(embedded, policy, monkeypatch):
     dropped, drop = threading.Event(), policy.engine.drop
 
-    def watched(number: int) -> None:
+    def watched(number):
         drop(number)
         dropped.set()
 
@@ -98,7 +98,7 @@ def test_a_seed_repeats_what_was_sampled(embedded):
 
 @pytest.mark.parametrize("method", ["step", "submit"])
 def test_an_engine_that_fails_is_reported_and_goes_on(embedded, policy, monkeypatch, method):
-    def fail(*_: Any) -> Any:
+    def fail(*_):
         raise RuntimeError("out of memory")
 
     health = embedded.removesuffix("/v1") + "/health"
@@ -152,7 +152,7 @@ def test_an_unmodified_client_gets_the_accepted_turn(proxy):
 
 
 def test_a_request_sets_threshold_turns_and_sampling(proxy, upstream):
-    def turns(**controls: Any) -> int:
+    def turns(**controls):
         return len(chat(proxy, svr=controls).json()["svr"]["turns"])
 
     assert turns(threshold=0.99, max_turns=3) == 3

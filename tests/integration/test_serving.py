@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.overrides import _get_current_function_mode_stack
 
-from svr_lightning.engines.base import Output
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.policy.policy import Policy, choose_engine
@@ -69,7 +68,7 @@ def test_an_engine_that_serves_other_weights_is_warned_of(tmp_path, kind, recwar
 
 def test_log_probabilities_that_are_no_numbers_end_a_run_before_its_update(tmp_path):
     class Broken(TransformersEngine):
-        def step(self) -> list[Output]:
+        def step(self):
             nan = math.nan
             return [replace(o, logprobs=tuple(nan for _ in o.logprobs)) for o in super().step()]
 
@@ -100,7 +99,7 @@ def test_an_engine_is_synced_once_for_a_rollout_and_an_evaluation_of_the_same_we
     syncs = []
 
     class Noting(TransformersEngine):
-        def sync(self, model: Any, version: int) -> None:
+        def sync(self, model, version):
             syncs.append(version)
             super().sync(model, version)
 
@@ -122,26 +121,26 @@ def test_an_engine_is_synced_once_for_a_rollout_and_an_evaluation_of_the_same_we
 def test_an_engine_works_outside_of_every_ambient_mode():
     seen = []
 
-    def modes() -> tuple[Any, ...]:
+    def modes():
         autocast, inference = torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled()
         functions = len(_get_current_function_mode_stack())
         device, dtype = torch.get_default_device().type, torch.get_default_dtype()
         return device, dtype, autocast, inference, functions
 
     class Noting(TransformersEngine):
-        def start(self, *args: Any) -> None:
+        def start(self, *args):
             seen.append(("start", *modes()))
             super().start(*args)
 
-        def sync(self, *args: Any) -> None:
+        def sync(self, *args):
             seen.append(("sync", *modes()))
             super().sync(*args)
 
-        def step(self) -> Any:
+        def step(self):
             seen.append(("step", *modes()))
             return super().step()
 
-        def sleep(self) -> bool:
+        def sleep(self):
             seen.append(("sleep", *modes()))
             return False
 

@@ -107,11 +107,11 @@ def test_a_controller_takes_a_refused_turn_of_any_client_as_its_end():
     with two_turns(TOO_LONG) as (_, server):
         sdk = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0)
 
-        def by_sdk(messages: Messages, limit: int) -> Any:
+        def by_sdk(messages, limit):
             given = {"messages": messages, "max_tokens": limit}
             return sdk.chat.completions.create(model="m", **given)
 
-        def by_httpx(messages: Messages, limit: int) -> Any:
+        def by_httpx(messages, limit):
             return httpx.post(f"{server.url}/chat/completions", json={"messages": messages})
 
         for client in (by_sdk, by_httpx):
@@ -227,7 +227,7 @@ FRESH = {"dialogue": FreshTurns(SelfVerifying()), "at_once": 3}
 
 
 def test_fresh_samples_run_at_once_and_end_when_one_is_accepted():
-    def answer(_: dict[str, Any], number: int) -> Reply:
+    def answer(_, number):
         reply = completion(SURE if number == 2 else DOUBT)
         reply.delay = 0.2 if number == 2 else 30.0
         return reply
@@ -250,7 +250,7 @@ def test_a_refused_sample_ends_none_of_the_others():
     refusal = completion(None, message={"refusal": "No."})
     filtered = Reply(b'{"error": {"message": "filtered"}}', 400)
 
-    def answer(_: dict[str, Any], number: int) -> Reply:
+    def answer(_, number):
         return replace({1: refusal, 2: filtered}.get(number, completion(SURE)), delay=number / 5)
 
     with proxy(answer, **FRESH) as (url, upstream):
@@ -268,7 +268,7 @@ def test_a_refused_sample_ends_none_of_the_others():
 def test_a_cancelled_question_cancels_all_of_its_samples():
     ended = []
 
-    async def client(messages: Messages, limit: int) -> str:
+    async def client(messages, limit):
         try:
             await asyncio.sleep(60)
         finally:
