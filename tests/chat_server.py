@@ -11,6 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+Body = dict[str, Any]
+"""Of a request for a chat completion."""
+
 
 @dataclass
 class Reply:
@@ -51,7 +54,7 @@ DOUBTED, SURE_OF = "10-4", "(10/5)*4"
 DOUBT = says(DOUBTED, "INCORRECT", 0.4)
 SURE = says(SURE_OF, "CORRECT", 0.95)
 
-Answer = Callable[[dict[str, Any], int], Reply]
+Answer = Callable[[Body, int], Reply]
 """From a request's body and its number, from 1, to the answer."""
 
 
@@ -81,7 +84,7 @@ class ChatServer(ThreadingHTTPServer):
         self.url = f"http{'s' * (pem is not None)}://127.0.0.1:{self.port}/v1"
         self._thread = threading.Thread(target=self.serve_forever, args=(0.02,))
 
-    def reply(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+    def reply(self, path: str, body: Body, headers: dict[str, str]) -> Reply:
         """The answer to a request, when its time has come."""
         with self._lock:
             self.bodies.append(body)
@@ -136,12 +139,12 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-def turn_of(body: dict[str, Any]) -> int:
+def turn_of(body: Body) -> int:
     """The turn that a request is for, as its prompt says."""
     header = re.match(r"\[T=(\d+)\]", body["messages"][-1]["content"])
     return int(header[1]) if header else 1
 
 
-def doubts_first(body: dict[str, Any], number: int) -> Reply:
+def doubts_first(body: Body, number: int) -> Reply:
     """A model that doubts its first turn and is sure of the second one."""
     return completion(DOUBT if turn_of(body) == 1 else SURE)

@@ -136,9 +136,10 @@ def summarize(rows: Rows) -> dict[str, Any]:
     return metrics.measure_all(turn_tables(rows))
 
 
-def write_samples(folder: Path, rows: Rows) -> None:
+def write_samples(folder: Path, rows: Rows) -> Path:
     """Leave the rows as a samples file."""
     results.write_samples(folder, records_of(rows))
+    return folder / "samples.jsonl"
 
 
 def write_results(

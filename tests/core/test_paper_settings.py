@@ -46,15 +46,6 @@ RUNS = {  # table "Task-dependent generation and length-control parameters", and
     "gsm8k": {"generation": 1200, "length": 1024, "sync": 40},
     "math": {"generation": 2048, "length": 1536, "sync": 40},
 }
-EVALUATED = {  # maximum completion lengths at evaluation
-    "countdown": 800,
-    "gsm8k": 1200,
-    "math500": 2048,
-    "amc23": 2048,
-    "aime26": 3072,
-    "minerva_math": 3072,
-    "olympiadbench": 4096,
-}
 MATH_5 = ("math500", "aime26", "amc23", "olympiadbench", "minerva_math")
 TESTED = {
     "countdown": ("countdown",),
@@ -63,34 +54,21 @@ TESTED = {
     "eval/math5": MATH_5,
     "eval/all7": ("countdown", "gsm8k", *MATH_5),
 }
-PATHS = {  # where each data set lies, and which of its rows are tested on
-    "countdown": ("Jiayi-Pan/Countdown-Tasks-3to4", "train", "countdown_eval"),
-    "gsm8k": ("openai/gsm8k", "test", None),
-    "math500": ("HuggingFaceH4/MATH-500", "test", None),
-    "aime26": ("MathArena/aime_2026", "train", None),
-    "amc23": ("math-ai/amc23", "test", None),
-    "olympiadbench": ("math-ai/olympiadbench", "test", None),
-    "minerva_math": ("math-ai/minervamath", "test", None),
+EVALUATED = {  # maximum completion lengths, where each data set lies, and which rows are tested on
+    "countdown": (800, "Jiayi-Pan/Countdown-Tasks-3to4", "train", "countdown_eval"),
+    "gsm8k": (1200, "openai/gsm8k", "test", None),
+    "math500": (2048, "HuggingFaceH4/MATH-500", "test", None),
+    "aime26": (3072, "MathArena/aime_2026", "train", None),
+    "amc23": (2048, "math-ai/amc23", "test", None),
+    "olympiadbench": (4096, "math-ai/olympiadbench", "test", None),
+    "minerva_math": (3072, "math-ai/minervamath", "test", None),
 }
 GENERATIONS = {  # 24 per problem: trajectories x turns, or drafts and refinements
-    "grpo": (24, 1),
-    "gspo_matched": (24, 1),
-    "gspo_published": (24, 1),
-    "rlcr": (24, 1),
-    "rlcr_log": (24, 1),
+    **dict.fromkeys(("grpo", "gspo_matched", "gspo_published", "rlcr", "rlcr_log"), (24, 1)),
     "igrpo": (12, 1),
-    "grpo_mt": (8, 3),
-    "murphy": (8, 3),
-    "murphy_tree": (8, 3),
-    "mlmt_rl": (8, 3),
-    "scrpo": (8, 3),
-    "oracle": (8, 3),
-    "rlcr_turns": (8, 3),
-    "svr_plus": (8, 3),
-    "svr_plus_exact": (8, 3),
-    "svr_plus_matched": (8, 3),
-    "svr_proper": (8, 3),
-    "svr_turns": (8, 3),
+    **dict.fromkeys(("grpo_mt", "murphy", "murphy_tree", "mlmt_rl", "scrpo", "oracle"), (8, 3)),
+    **dict.fromkeys(("rlcr_turns", "svr_proper", "svr_turns"), (8, 3)),
+    **dict.fromkeys(("svr_plus", "svr_plus_exact", "svr_plus_matched"), (8, 3)),
 }
 OWN = {  # what a layer is named for
     "gspo_matched": {"loss": {"ratio": "sequence"}},
@@ -119,19 +97,17 @@ def test_a_run_has_every_number_of_the_paper(name):
     assert config["model"]["recipe"]["init_args"]["weights"] == asdict(RewardWeights())
 
 
+def rows(source: dict[str, Any]) -> tuple[Any, ...]:
+    return source["path"], source["split"], source.get("select")
+
+
 @pytest.mark.parametrize("name", TESTED)
 def test_the_test_sets_are_the_papers_with_their_limits(name):
     sets = {source["name"]: source for source in read(name)["data"]["test"]}
     assert tuple(sets) == TESTED[name]
     for key, source in sets.items():
-        assert source["max_completion_tokens"] == EVALUATED[key], key
-        place = (source["path"], source["split"], source.get("select"))
-        assert place == PATHS[key]
+        assert (source["max_completion_tokens"], *rows(source)) == EVALUATED[key]
         assert "limit" not in source
-
-
-def rows(source: dict[str, Any]) -> tuple[Any, ...]:
-    return source["path"], source["split"], source.get("select")
 
 
 TRAINED = {

@@ -238,9 +238,7 @@ def test_scrpo_corrects_nothing_of_problems_that_are_always_or_never_solved():
 
 
 @pytest.mark.parametrize(("tau", "optimised"), [(0.1875, 5), (0.19, 4)])
-def test_scrpo_corrects_where_the_share_of_right_answers_varies_enough(
-    tau: float, optimised: int
-) -> None:
+def test_scrpo_corrects_where_the_share_of_right_answers_varies_enough(tau, optimised):
     # A quarter is right: 1/4 * 3/4 = 0.1875. One of three corrections succeeds.
     recipe = ScRPO(group_size=4, horizon=2, min_variance=tau)
     assert len(credited(recipe, scripts("RR", "WR", "WW", "WW"))[1]) == optimised

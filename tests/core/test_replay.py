@@ -8,7 +8,7 @@ from svr_lightning.analysis.metrics import measure
 from svr_lightning.analysis.replay import THRESHOLDS, curves, replay
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.analysis.table import turn_tables as tables_of
-from svr_lightning.core.stopping import Confident, Posterior, StopRule
+from svr_lightning.core.stopping import Confident, Posterior
 from tests.trajectories import (
     adaptive,
     record,
@@ -23,10 +23,6 @@ NATS = Confident(score="answer_logprob", threshold=-0.1)
 def _table(records: list[dict[str, Any]]) -> TurnTable:
     (table,) = turn_tables(records).values()
     return table
-
-
-def _measured(table: TurnTable, rule: StopRule | None, max_turns: int) -> dict[str, Any]:
-    return measure(replay(table, rule, max_turns))
 
 
 def _returned(threshold: float, max_turns: int = 3) -> list[tuple[int, bool]]:
@@ -83,7 +79,7 @@ def test_a_recording_without_accepted_has_what_its_rule_says():
 
 def test_the_curve_over_budgets_is_worked_out_by_hand():
     table = _table(uncensored())
-    curve = [_measured(table, None, budget) for budget in (1, 2, 3)]
+    curve = [measure(replay(table, None, budget)) for budget in (1, 2, 3)]
     # Turn 1 is right for a, e; turn 2 for b, c, f; turn 3 for b, d.
     assert [point["accuracy"] for point in curve] == [2 / 6, 3 / 6, 2 / 6]
     # Right so far: a, e; and b, c, f; and d.

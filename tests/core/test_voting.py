@@ -101,9 +101,5 @@ def test_a_seed_gives_the_same_numbers_whatever_else_is_in_the_file():
     ],
 )  # fmt: skip
 def test_answers_that_an_evaluator_takes_for_one_are_one_vote(task, answers, classes):
-    assert numbers(task, answers) == classes
-
-
-def numbers(task: str, answers: list[str | None]) -> list[int]:
     known = AnswerNumbers(get_task(task).answer_form)
-    return [known.number(answer) - 1 for answer in answers]
+    assert [known.number(answer) - 1 for answer in answers] == classes

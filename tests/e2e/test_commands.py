@@ -1,6 +1,5 @@
 """The commands of the README, in short, as a user types them."""
 
-import importlib.util
 import re
 import shlex
 import site
@@ -152,4 +151,3 @@ def test_the_callbacks_at_the_top_are_those_of_the_package():
     assert callbacks.__all__ == svr_lightning.callbacks.__all__
     for name in callbacks.__all__:
         assert getattr(callbacks, name) is getattr(svr_lightning.callbacks, name)
-    assert importlib.util.find_spec("svr_lightning.tests") is None

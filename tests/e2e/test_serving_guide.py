@@ -4,10 +4,9 @@ import hashlib
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 from svr_lightning.__main__ import main
-from tests.chat_server import ChatServer, Reply, completion, turn_of
+from tests.chat_server import Body, ChatServer, Reply, completion, turn_of
 from tests.commands import ROOT, read_json, write_jsonl
 from tests.pages import blocks, page
 from tests.served import started
@@ -18,7 +17,7 @@ UPSTREAM, OWN = "http://127.0.0.1:8000/v1", "http://127.0.0.1:8080/v1"
 QUESTIONS = 60
 
 
-def model(body: dict[str, Any], _: int) -> Reply:
+def model(body: Body, _: int) -> Reply:
     """A model that is no policy of this package: sure and right, or in doubt at its first try."""
     a, b = map(int, re.findall(r"What is (\d+) \+ (\d+)", body["messages"][-1]["content"])[0])
     luck = hashlib.sha256(f"{a} {b}".encode()).digest()[0]

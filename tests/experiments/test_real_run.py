@@ -1,14 +1,13 @@
 """The experiment from end to end, with the embedded policy in the place of the language model."""
 
 import shutil
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from experiments.real import __main__ as real
 from experiments.real import plan, tasks
-from tests.commands import flags
+from tests.commands import SHIPPED, flags
 
 CHEAP = flags(
     {
@@ -28,9 +27,8 @@ def small(tmp_path, monkeypatch) -> Path:
     """A folder of runs whose model and start are the embedded policy."""
     monkeypatch.setattr(tasks, "SIZES", {"test": 10, "train": 10, "control": 6})
     monkeypatch.setattr(plan, "RESULTS", tmp_path / "results")
-    embedded = Path(str(files("svr_lightning.tiny") / "countdown_policy"))
     for name in ("model", "seed7/start"):
-        shutil.copytree(embedded, tmp_path / name)
+        shutil.copytree(SHIPPED, tmp_path / name)
     return tmp_path
 
 

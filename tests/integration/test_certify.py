@@ -23,18 +23,17 @@ from tests.trajectories import record, write_results, write_samples
 
 def problems(dataset: str = "toy", size: int = 300) -> list[dict[str, Any]]:
     """Of ten problems two are stopped wrongly below .80, and one more below .60."""
-    right, later = (True, "C", 0.99, 10), (True, "C", 0.99, 10)
+    right = (True, "C", 0.99, 10)
     first = {0: (False, "C", 0.7, 10), 1: (False, "C", 0.7, 10), 2: (False, "C", 0.55, 10)}
     return [
-        record(f"{dataset}-{k}", first.get(k % 10, right), later, later, dataset=dataset)
+        record(f"{dataset}-{k}", first.get(k % 10, right), right, right, dataset=dataset)
         for k in range(size)
     ]
 
 
 @pytest.fixture
 def samples(tmp_path) -> Path:
-    write_samples(tmp_path, problems())
-    return tmp_path / "samples.jsonl"
+    return write_samples(tmp_path, problems())
 
 
 @pytest.fixture
@@ -178,8 +177,7 @@ def test_a_number_of_equal_answers_is_certified_without_any_confidence(tmp_path,
     rows = [record(f"p{k}", *[(k % 10 > 2, None, None, 10)] * 3) for k in range(300)]
     for k, row in enumerate(rows):
         row["turns"][2]["answer_group"] = 2 if k % 10 < 3 else 1
-    write_samples(tmp_path, rows)
-    samples = tmp_path / "samples.jsonl"
+    samples = write_samples(tmp_path, rows)
     words = ("--stop", "RepeatedAnswer", "--max-wrong-accepted", "0.1", "--write", str(policy))
     assert certify(samples, *words, max_pse="") == 0
     assert {t: row["rates"]["accepted"] for t, row in by_threshold(samples).items()} == {
@@ -218,8 +216,7 @@ def test_the_choice_is_measured_on_problems_that_had_no_part_in_it(samples, caps
 def test_variants_of_one_problem_are_one_observation_on_one_side(tmp_path, capsys):
     rows = problems(size=100)
     twins = [{**row, "id": f"{row['id']}-{k}", "cluster": row["id"]} for row in rows for k in "ab"]
-    write_samples(tmp_path, twins)
-    samples = tmp_path / "samples.jsonl"
+    samples = write_samples(tmp_path, twins)
     assert certify(samples, "--thresholds", "0.99", max_pse="0.2") == 0
     assert found(samples)["data"]["clusters"] == 100
     shown = capsys.readouterr().out
@@ -352,8 +349,7 @@ def with_questions(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_a_check_leaves_out_the_calibrations_problems_whatever_their_name_and_their_variants(
     tmp_path, capsys
 ):
-    write_samples(tmp_path, with_questions(problems()))
-    samples = tmp_path / "samples.jsonl"
+    samples = write_samples(tmp_path, with_questions(problems()))
     assert certify(samples, "--calibrate-on", "0.6") == 0
     renamed = [
         {
@@ -395,8 +391,7 @@ def test_errors_that_grow_with_time_show_in_the_last_problems_alone(tmp_path, po
     rows = [
         record(f"p{k}", (k < 200 or k % 5 > 1, "C", 0.99, 10), later, later) for k in range(300)
     ]
-    write_samples(tmp_path, with_questions(rows))
-    samples = tmp_path / "samples.jsonl"
+    samples = write_samples(tmp_path, with_questions(rows))
     assert (
         certify(samples, "--calibrate-on", "0.5", max_pse="0.25") == 0
     )  # a mixture, on both sides
@@ -412,7 +407,7 @@ def test_a_data_set_on_which_the_rule_fails_is_named(tmp_path, capsys):
     right, wrong = (True, "C", 0.9, 1), (False, "C", 0.9, 1)
     easy = [record(f"g{k}", right, right, dataset="easy") for k in range(270)]
     hard = [record(f"b{k}", wrong, wrong, dataset="hard") for k in range(10)]
-    write_samples(tmp_path, with_questions([*easy, *hard]))
+    samples = write_samples(tmp_path, with_questions([*easy, *hard]))
     command = ["certify", str(tmp_path), "--calibrate-on", "1", "--max-wrong-accepted", "0.1"]
     assert main(command) == 0
     shown = screen(capsys)
@@ -421,7 +416,7 @@ def test_a_data_set_on_which_the_rule_fails_is_named(tmp_path, capsys):
         in shown
     )
     assert "easy alone" not in shown
-    assert check(tmp_path / "samples.jsonl", tmp_path) == 0
+    assert check(samples, tmp_path) == 0
     assert "note: wrong_accepted at most 0.1 holds for all data sets mixed, but" in screen(capsys)
 
 

@@ -18,7 +18,7 @@ from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.tasks import get_task
-from tests.chat_server import ChatServer, Reply, completion, turn_of
+from tests.chat_server import Body, ChatServer, Reply, completion, turn_of
 from tests.commands import TINY, flags, jsonl, refused
 from tests.scripted import PROBLEMS, RUN_SEED, STEP, evaluator, says
 from tests.trajectories import summarize
@@ -47,12 +47,12 @@ def evaluate(
     return [record.to_json() for record in records]
 
 
-def question_of(body: dict[str, Any]) -> str:
+def question_of(body: Body) -> str:
     content = body["messages"][-1]["content"]
     return next(p.id for p in PROBLEMS if p.question in content)
 
 
-def unsure(body: dict[str, Any], _number: int = 0) -> Reply:
+def unsure(body: Body, _number: int = 0) -> Reply:
     """Adds a problem's numbers up and never stops."""
     numbers = next(p.payload["nums"] for p in PROBLEMS if p.id == question_of(body))
     return completion(says("+".join(map(str, numbers)), "UNSURE", 0.1 * turn_of(body)))

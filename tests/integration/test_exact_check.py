@@ -1,7 +1,6 @@
 """Exact credit of the self-check: from a recipe's choices to tokens, to the loss."""
 
 import dataclasses
-from importlib.resources import files
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +21,7 @@ from svr_lightning.training.update import (
     micro_batches,
     policy_update_loss,
 )
+from tests.commands import SHIPPED
 from tests.samples import TEMPERATURE, rollout, sample
 from tests.small_fit import data, module, trainer, turns_of
 
@@ -30,7 +30,7 @@ SPEC = LossSpec(beta=0.0)
 
 
 def embedded(name: str) -> Any:
-    return AutoTokenizer.from_pretrained(str(files("svr_lightning.tiny") / name))
+    return AutoTokenizer.from_pretrained(SHIPPED.with_name(name))
 
 
 def byte_level() -> Any:
@@ -210,8 +210,7 @@ def update(
 @pytest.fixture(scope="module")
 def policy() -> Any:
     """The embedded policy, in the precision of finite differences."""
-    folder = str(files("svr_lightning.tiny") / "countdown_policy")
-    return AutoModelForCausalLM.from_pretrained(folder).double().eval()
+    return AutoModelForCausalLM.from_pretrained(SHIPPED).double().eval()
 
 
 def expected_by_hand(model: Any) -> torch.Tensor:

@@ -167,7 +167,7 @@ def test_two_clusters_of_one_problem_are_refused(tmp_path):
 
 
 def test_rows_of_one_id_are_turns_only_by_a_column_of_turns(tmp_path, capsys):
-    log = written(tmp_path, [{**row, "n": n} for row in log_rows(300) for n in (1, 2)])
+    log = written(tmp_path, [{**row, "n": n} for row in log_rows() for n in (1, 2)])
     given = [str(log), "--max-wrong-accepted", "0.2", *NAMES]
     assert ":2: question '0' occurs twice; if its rows are turns" in refused(
         capsys, "certify", *given
@@ -328,8 +328,7 @@ def test_rows_that_a_quote_may_have_swallowed_are_counted(tmp_path):
 
 
 def test_the_packages_own_samples_are_no_log(tmp_path):
-    write_samples(tmp_path / "eval", adaptive())
-    samples = tmp_path / "eval" / "samples.jsonl"
+    samples = write_samples(tmp_path / "eval", adaptive())
     by_folder, by_file = read_recording(samples.parent), read_recording(samples)
     records = list(by_folder.records)
     assert list(by_file.records) == records
@@ -356,8 +355,7 @@ def test_a_name_of_nothing_is_said_to_be_one(tmp_path, capsys, given, said):
 def test_columns_and_a_fault_of_a_file_of_samples_are_refused_in_one_line_that_names_it_once(
     tmp_path,
 ):
-    write_samples(tmp_path, adaptive())
-    samples = tmp_path / "samples.jsonl"
+    samples = write_samples(tmp_path, adaptive())
     with pytest.raises(ConfigError, match=r"samples\.jsonl:1: this is no log but a sample; leave"):
         read_recording(samples, ["id=question"])
     samples.write_text(samples.read_text().replace('"CORRECT"', '"maybe"', 1))
@@ -368,7 +366,7 @@ def test_columns_and_a_fault_of_a_file_of_samples_are_refused_in_one_line_that_n
 
 def test_a_name_in_a_log_cannot_write_control_characters_to_the_screen(tmp_path, capsys):
     rows = [{**row, "dataset": "a\x1b[31m", "twin": row["question"] // 2} for row in log_rows()]
-    columns = [*NAMES[:1], "id=question", "confidence=p", "correct=y", "question=twin"]
+    columns = [*NAMES, "question=twin"]
     log = written(tmp_path, rows)
     assert main(["certify", str(log), "--max-wrong-accepted", "0.1", *columns]) == 0
     out = screen(capsys)

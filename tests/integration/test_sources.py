@@ -298,9 +298,8 @@ def test_selected_rows_keep_their_number_and_order_and_a_limit_takes_the_first(t
     first = countdown_split(51_000, "countdown_train")[:3]
     assert [int(problem.reference) for problem in problems] == first != sorted(first)
     path.write_text('{"nums": [1, 2], "target": 3}\n' * 2)
-    few = DataSource(name="few", task="countdown", path=str(path), select="countdown_train")
     with pytest.raises(ConfigError, match="at least 51000 rows and there are 2; point path at"):
-        load_problems(few)
+        load_problems(source)
 
 
 def test_the_fingerprint_follows_content_and_order(tmp_path):
@@ -318,7 +317,7 @@ def test_rows_that_are_held_out_of_training_are_all_others(tmp_path):
     )
     parts = {}
     for select in ("held_out", "all_but_held_out"):
-        source = DataSource(name="toy", task="gsm8k", path=str(path), select=select)
+        source = gsm8k(path, select=select)
         parts[select] = [int(problem.reference) for problem in load_problems(source)]
     assert (len(parts["held_out"]), len(parts["all_but_held_out"])) == (500, 200)
     assert sorted([*parts["held_out"], *parts["all_but_held_out"]]) == list(range(700))

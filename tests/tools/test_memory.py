@@ -13,13 +13,6 @@ from tools.bench.workloads import GIB
 from tools.memory import Plan, Usage, fit, plan_of, resolve, usage
 
 
-def layers(*names: str) -> list[str]:
-    return [part for name in names for part in ("--config", str(ROOT / "configs" / name))]
-
-
-CPU = layers("gsm8k.yaml", "hardware/cpu_smoke.yaml")
-
-
 def tiny(**changes: object) -> Plan:
     plan = Plan(
         policy="random:qwen3_5",
@@ -42,7 +35,8 @@ def tiny(**changes: object) -> Plan:
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
 def test_the_peak_of_a_fresh_process_is_within_a_tenth_of_the_computed_one():
-    arguments = [*CPU, "--model.policy.gradient_checkpointing", "true"]
+    configs = ["--config", "gsm8k", "--config", "hardware/cpu_smoke"]
+    arguments = [*configs, "--model.policy.gradient_checkpointing", "true"]
     # The allocator returns freed memory at once, so that what is resident is what is in use.
     trimmed = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
     done = ran(sys.executable, "-m", "tests.tools.memory_of_a_step", *arguments, **trimmed)
