@@ -170,7 +170,7 @@ def test_labels_needed_are_the_fewest_with_which_the_exact_test_has_its_power(
 ):
     found = labels_needed(limit, share, delta, power)
 
-    def reached(n: int) -> float:
+    def reached(n):
         most = int((stats.binom.cdf(np.arange(n), n, limit) <= delta).sum()) - 1
         return float(stats.binom.cdf(most, n, share))
 

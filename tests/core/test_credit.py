@@ -55,11 +55,11 @@ def test_credit_per_turn_is_an_unbiased_policy_gradient_but_for_groups_of_few():
     """Two turns with one bit each, groups of two, all 16 outcomes of the group enumerated."""
     p = (0.3, 0.6)  # of a 1 at either turn
 
-    def reward(bits: tuple[int, int]) -> list[float]:
+    def reward(bits):
         first, second = bits
         return [2.0 * first, 1.0 - 3.0 * first * second]
 
-    def chance(bits: tuple[int, int]) -> float:
+    def chance(bits):
         return math.prod(q if bit else 1 - q for bit, q in zip(bits, p, strict=True))
 
     outcomes = list(product((0, 1), repeat=2))

@@ -71,7 +71,7 @@ def test_log_probabilities_are_means_over_the_answers_tokens_and_over_all():
     pieces = ["7 is ", "<answer>", " 1", "7", "</answer>", "<self_check>17</self_check>"]
     logs = [-1.0, -2.0, -0.5, -0.25, -3.0, -4.0]
 
-    def of(answer: str | None) -> TokenScores:
+    def of(answer):
         text, reading = "".join(pieces), Reading(answer)
         return token_scores(text, reading, logs, lambda k: len("".join(pieces[:k])))
 

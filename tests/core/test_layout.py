@@ -168,7 +168,7 @@ def test_recordings_are_read_without_torch():
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_lint_installs_its_own_environment_once_and_never_that_of_the_tests(tmp_path):
-    def commands() -> str:
+    def commands():
         return ran("make", "--dry-run", "lint", f"VENV={tmp_path}").stdout
 
     assert "[lint]" in commands()

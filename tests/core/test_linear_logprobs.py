@@ -32,7 +32,7 @@ def inputs(
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
     generator = torch.Generator().manual_seed(0)
 
-    def draw(*shape: int) -> Tensor:
+    def draw(*shape):
         return torch.randn(shape, generator=generator).to(dtype).requires_grad_()
 
     tokens = torch.tensor([0, 10, 3, 3, 7])  # both ends, a repeated one
@@ -143,11 +143,11 @@ def test_no_tensor_of_all_scores_exists_forward_or_backward(in_blocks):
 
 
 def test_what_is_kept_for_the_backward_pass_is_bounded(in_blocks, monkeypatch):
-    def blocks_kept(room: int) -> int:
+    def blocks_kept(room):
         monkeypatch.setattr(blockwise, "KEPT_BYTES", room)
         kept = []
 
-        def note(tensor: Tensor) -> Tensor:
+        def note(tensor):
             kept.append(tensor.nbytes)
             return tensor
 

@@ -202,7 +202,7 @@ def asked_by(rollout: Any, task: str, checked: bool) -> list[str]:
     found = []
     texts = [text + check * checked for text, check in zip(WRITTEN[task], CHECKS, strict=True)]
 
-    def write(turn: int, request: Any) -> Any:
+    def write(turn, request):
         found[turn:] = found[turn:] or [rendered(messages_of(request))]
         assert found[turn] == rendered(messages_of(request))
         return completion(texts[turn % len(texts)], truncated=turn == CUT_OFF)
@@ -240,7 +240,7 @@ def shown(recipe: Recipe, turns: int) -> list[tuple[int, set[int]]]:
     """Of each prompt the turn that it names, or 0, and which earlier turns' texts it shows."""
     found = []
 
-    def write(turn: int, request: Any) -> Any:
+    def write(turn, request):
         prompt = messages_of(request)[1]["content"]
         named = next((t for t in range(1, 99) if prompt.startswith(f"[T={t}]")), 0)
         found.append((named, {t for t in range(1, 99) if f"text{t}." in prompt}))

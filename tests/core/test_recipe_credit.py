@@ -108,7 +108,7 @@ def test_igrpo_draws_among_equally_good_drafts_by_the_runs_seed():
     drafts = [f"<think>{i}</think>\n<answer>8+4-2</answer>" for i in range(6)]
     recipe = IGRPO(drafts=6, group_size=2)
 
-    def choice(step: int) -> int | None:
+    def choice(step):
         place = SeedContext(run_seed=1, step=step)
         ((group,), _) = play(recipe, lambda _, n, __: [*drafts, WRONG, WRONG][n], place=place)
         return group.trajectories[-1].parent
@@ -209,7 +209,7 @@ def test_scrpo_trains_first_answers_and_the_analysis_of_corrections_that_succeed
 
 
 def test_scrpo_judges_a_correction_by_the_answer_right_before_it():
-    def analysed(note: str) -> str:
+    def analysed(note):
         return f"<analysis>{note}</analysis>{RIGHT}"
 
     recipe = ScRPO(group_size=4, horizon=3, scale_rewards="none")

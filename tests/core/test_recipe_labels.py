@@ -50,7 +50,7 @@ def test_no_prompt_of_an_evaluation_knows_a_label_unless_its_recipe_says_so(name
 # A tree goes on from wrong answers alone, so that only one without a right answer keeps its shape.
 @pytest.mark.parametrize(("name", "answer"), [("igrpo", "42"), ("murphy_tree", "7")])
 def test_where_answers_are_alike_no_choice_by_label_shows(name, answer):
-    def alike(*_: object) -> str:
+    def alike(*_):
         return f"<think>x</think>\n<answer>\\boxed{{{answer}}}</answer>"
 
     seen = {in_training(RECIPES[name][0], exam(order), alike) for order in ORDERS}

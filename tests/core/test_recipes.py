@@ -12,7 +12,7 @@ from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.parsing import parse_self_check, self_check_format_score
 from svr_lightning.core.rewards import Reward, RewardWeights
 from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import Problem, ScoredTurn, SelfCheck, Verdict
+from svr_lightning.core.types import ScoredTurn, SelfCheck, Verdict
 from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import chain
@@ -209,7 +209,7 @@ def test_every_recipe_takes_a_reward_of_ones_own(name):
 
 
 def test_a_reward_of_ones_own_may_be_a_number_made_of_text_and_problem():
-    def echoes(turns: Sequence[ScoredTurn]) -> list[float]:
+    def echoes(turns):
         return [turn.text.count(str(turn.problem and turn.problem.reference)) for turn in turns]
 
     ((group,), _) = play(GRPOMT(group_size=2, custom_reward=echoes), scripts("RRR", "WWW"))
@@ -252,7 +252,7 @@ def test_feedback_between_answers_does_not_count_as_a_wrong_answer():
 def test_every_answer_is_graded_once_and_one_that_cannot_be_is_wrong(monkeypatch):
     graded = []
 
-    def grade(_: Countdown, completion: str, __: Problem) -> bool:
+    def grade(_, completion, __):
         graded.append(completion)
         raise GradingError("no sandbox today")
 

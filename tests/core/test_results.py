@@ -133,7 +133,7 @@ def test_a_full_disk_leaves_the_files_that_were_there(tmp_path, monkeypatch):
     write_results(tmp_path, adaptive(), {}, {})
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
-    def full(_descriptor: int) -> None:
+    def full(_descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)

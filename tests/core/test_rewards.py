@@ -328,7 +328,7 @@ PROPER = partial(turn_rewards, proper=True)
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.7, 0.8, 0.95])
 def test_the_best_confidence_is_the_probability_under_proper_rewards_and_not_the_papers(p):
-    def best(rewards: Any, verdict: Verdict) -> float:
+    def best(rewards, verdict):
         grid = [step / 1000 for step in range(1001)]
         return max(grid, key=lambda c: expected_reward(rewards, p, verdict, c))
 

@@ -110,7 +110,7 @@ def test_what_is_no_task_is_refused_in_one_line(module, spec, message):
 def test_an_answer_that_cannot_be_graded_is_wrong_and_says_why_and_other_errors_are_raised(
     monkeypatch, caplog
 ):
-    def grade(_: object, completion: str, __: object) -> bool:
+    def grade(_, completion, __):
         raise GradingError("the sandbox is gone") if completion == "?" else KeyError(completion)
 
     task = get_task("countdown")

@@ -47,7 +47,7 @@ def test_sixty_labelled_questions_make_a_certified_proxy(tmp_path, monkeypatch):
     write_jsonl(Path("questions.jsonl"), rows)
     with ChatServer(model) as upstream:
 
-        def here(words: list[str]) -> list[str]:
+        def here(words):
             return [word.replace(UPSTREAM, upstream.url) for word in words]
 
         assert main(here(record)) == 0

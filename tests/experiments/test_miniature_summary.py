@@ -12,7 +12,7 @@ from tests.trajectories import record, turn_tables
 
 
 def test_problems_of_one_set_of_numbers_are_drawn_together():
-    def of(*names: str) -> list[int]:
+    def of(*names):
         rows = [{**record(name, (True, "C", 0.9, 1)), "cluster": "same"} for name in names]
         return [*map(int, summary.clusters(turn_tables(rows)["toy"]))]
 

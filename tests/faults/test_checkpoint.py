@@ -5,7 +5,7 @@ It is one file, or under DeepSpeed a folder with files of each process.
 
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -133,8 +133,8 @@ def ending_at(number: int, fault: BaseException) -> Iterator[None]:
     """Raise before the ``number``-th change to what lies on the disk, and of a kill ever after."""
     calls = 0
 
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
+    def counted(function):
+        def call(*arguments, **options):
             nonlocal calls
             calls += 1
             if calls == number or (calls > number and isinstance(fault, Killed)):

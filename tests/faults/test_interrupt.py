@@ -117,7 +117,7 @@ def test_an_interrupted_run_saves_a_checkpoint_and_resumes_with_the_same_end(
 def test_a_run_that_was_interrupted_before_it_began_names_no_checkpoint(
     tmp_path, caplog, monkeypatch
 ):
-    def interrupt(*_: Any) -> None:
+    def interrupt(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(SVRModule, "configure_model", interrupt)

@@ -18,7 +18,7 @@ def no_network(monkeypatch) -> list[Any]:
     """Every attempt to reach another machine fails at once; returns the attempts."""
     attempts = []
 
-    def refuse(*arguments: Any, **_: Any) -> Any:
+    def refuse(*arguments, **_):
         attempts.append(arguments)
         raise OSError("Network is unreachable")
 

@@ -29,7 +29,7 @@ SOUND = completion(SURE)
 def behind(*replies: Reply, **settings: Any) -> Any:
     """The server in front of one that gives these replies and then sound ones."""
 
-    def answer(body: dict[str, Any], number: int) -> Reply:
+    def answer(body, number):
         return replies[number - 1] if number <= len(replies) else SOUND
 
     return proxy(answer, **settings)
@@ -110,7 +110,7 @@ def hung() -> Iterator[tuple[str, threading.Event]]:
     """A server that reads one request and never answers; the event says that its client left."""
     gone = threading.Event()
 
-    def read() -> None:
+    def read():
         connection, _ = listening.accept()
         with connection:
             while connection.recv(2**16):

@@ -23,14 +23,14 @@ NAMES = ("query", "key", "value", "decay", "beta")
 def test_all_gradients_of_linear_attention_are_those_of_the_recurrence(figures: Figures, shape):
     generator = torch.Generator().manual_seed(0)
 
-    def random(*sizes: int) -> torch.Tensor:
+    def random(*sizes):
         return torch.randn(*sizes, generator=generator).to(DEVICE)
 
     values = [random(*shape) for _ in range(3)]
     values += [logsigmoid(random(*shape[:3]) + 3), random(*shape[:3]).sigmoid()]
     weight = random(*shape)
 
-    def gradients(function, dtype: torch.dtype) -> list[torch.Tensor]:
+    def gradients(function, dtype):
         """As the model calls it: the decay stays in fp32."""
         inputs = [value.clone().requires_grad_() for value in values]
         query, key, value, decay, beta = inputs

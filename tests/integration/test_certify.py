@@ -254,7 +254,7 @@ def test_a_recording_of_other_settings_is_not_compared(samples, tmp_path, capsys
 def test_a_check_of_another_policy_says_so_and_of_another_servers_model_is_none(
     samples, tmp_path, capsys
 ):
-    def evaluated(folder: Path, **model: Any) -> Path:
+    def evaluated(folder, **model):
         rows = problems(folder.name, 100)
         write_results(folder, rows, {"model": {"evaluation": {"temperature": 0.0}, **model}}, {})
         return folder

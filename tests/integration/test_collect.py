@@ -8,7 +8,6 @@ import pytest
 from svr_lightning.core.credit import is_degenerate
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import Problem
-from svr_lightning.engines.base import Request
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
@@ -104,7 +103,7 @@ def rolled(*scripts: Sequence[str], problems: Sequence[str] = ("p",)) -> list[Gr
     turns = zip(*scripts, strict=True)
     texts = iter([text for turn in turns for _ in problems for text in turn])
 
-    def write(_request: Request) -> list[int]:
+    def write(_request):
         ids, pause = TOKENIZER.encode(next(texts)), TOKENIZER.encode(" ")
         return [*ids, *pause * (39 - len(ids)), TOKENIZER.eos_token_id]
 
@@ -179,7 +178,7 @@ def test_every_attempt_of_resampling_has_its_own_seeds(mode):
     ]
     seeds = []
 
-    def write(request: Request) -> list[int]:
+    def write(request):
         seeds.append(request.seed)
         right = request.seed == expected[2][0]
         return words(says("8+4-2" if right else "8", "UNSURE", 0.5))

@@ -298,7 +298,7 @@ def test_a_policy_for_one_task_is_not_asked_about_another(capsys):
 def test_a_command_leaves_no_model_in_memory(tmp_path):
     """A notebook runs one after the other."""
 
-    def modules() -> int:
+    def modules():
         gc.collect()
         return sum(isinstance(found, SVRModule) for found in gc.get_objects())
 

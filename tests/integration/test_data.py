@@ -179,7 +179,7 @@ def test_a_local_file_stands_for_the_hubs_data_set_and_never_for_a_path_of_the_u
         (tmp_path / f"{name}.jsonl").write_text(row)
     files = {"gsm8k_train": str(tmp_path / "stand_in.jsonl")}
 
-    def read_from(path: str) -> str | None:
+    def read_from(path):
         source = DataSource(name="gsm8k_train", task="gsm8k", path=path)
         data = SVRDataModule(train=source, local_files=files, problems_per_step=1)
         return data.sources["train"][0].path

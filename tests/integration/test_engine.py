@@ -97,7 +97,7 @@ def test_no_more_run_at_once_than_there_are_slots():
     widths = []
     forward = engine._model.forward
 
-    def watch(*args: Any, **kwargs: Any) -> Any:
+    def watch(*args, **kwargs):
         widths.append(kwargs["input_ids"].shape[0])
         return forward(*args, **kwargs)
 
@@ -190,7 +190,7 @@ def test_ends_of_several_chunks_copy_from_prompts_of_several_lengths(model, monk
     monkeypatch.setattr(batch_cache, "CHUNK", 24)
     generator = torch.Generator().manual_seed(0)
 
-    def random(count: int) -> tuple[int, ...]:
+    def random(count):
         return tuple(torch.randint(0, 40, (count,), generator=generator).tolist())
 
     prompts = [

@@ -122,7 +122,7 @@ def patched(monkeypatch) -> Iterator[list[str]]:
 def gpu(monkeypatch, patched: list[str]) -> Callable[..., None]:
     """Prepares a hybrid model for a GPU with this Triton and all other kernels."""
 
-    def prepare(triton: str, capability: tuple[int, int] = (9, 0)) -> None:
+    def prepare(triton, capability=(9, 0)):
         monkeypatch.setattr(kernels, "find_spec", lambda _: object())
         monkeypatch.setattr(kernels, "version", lambda _: triton)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)

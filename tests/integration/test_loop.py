@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from svr_lightning.callbacks import BeforeAfter, HFExport
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.schedule import warmup_stable_decay
-from svr_lightning.core.types import Decoding, Problem, ScoredTurn
+from svr_lightning.core.types import Decoding, ScoredTurn
 from svr_lightning.engines.base import Output
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
@@ -293,7 +293,7 @@ def test_nothing_is_saved_within_a_rollout(tmp_path):
     path = tmp_path / "now.ckpt"
 
     class Save(Callback):
-        def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
+        def on_after_backward(self, trainer, pl_module):
             trainer.save_checkpoint(path)
 
     with pytest.warns(UserWarning, match=r"not saving .*now\.ckpt in mid-rollout"):
@@ -321,7 +321,7 @@ def test_the_reference_follows_after_every_second_step(tmp_path):
     history = []
 
     class Look(Callback):
-        def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        def on_train_batch_end(self, trainer, pl_module, *_):
             history.append(next(pl_module.reference.parameters()).clone())
 
     trainer(tmp_path, Look(), max_steps=4).fit(model, data())
@@ -439,7 +439,7 @@ def test_every_attempt_of_every_step_draws_anew(tmp_path):
     seeds = []
 
     class Noting(SVRDataModule):
-        def fresh_problems(self, seed: int, *arguments: Any) -> list[Problem]:
+        def fresh_problems(self, seed, *arguments):
             seeds.append(seed)
             return super().fresh_problems(seed, *arguments)
 

@@ -81,7 +81,7 @@ def test_every_step_is_logged_once_with_the_norm_of_the_whole_gradient(ranks, al
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_step_logs_the_mean_over_the_processes(ranks, alone, way):
-    def kl(seen: Seen) -> float:
+    def kl(seen):
         # Of the second step: in the first, policy and reference are the same.
         (value,) = [row[2] for row in seen["lines"] if row[:2] == ["2", "train/kl"]]
         return float(value)

@@ -2,11 +2,11 @@
 
 import itertools
 import random
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
-from svr_lightning.core.types import Completion, Message, Problem
+from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Request
 from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.recipes.svr import SVR
@@ -83,7 +83,7 @@ def test_the_loss_covers_the_very_ids_that_were_sampled_last():
 
 
 def test_prompts_that_a_program_asks_for_together_have_seeds_of_their_own():
-    def pair(message: str) -> Generator[list[list[Message]], list[Completion], list[str]]:
+    def pair(message):
         texts = []
         for _ in range(2):
             completions = yield [[{"role": "user", "content": message}] for _ in range(3)]
@@ -101,7 +101,7 @@ def test_prompts_that_a_program_asks_for_together_have_seeds_of_their_own():
 
 
 def test_a_program_that_asks_for_nothing_goes_on_at_once():
-    def idle() -> Generator[list[list[Message]], list[Completion], list[Completion]]:
+    def idle():
         return (yield [])
 
     assert driver(ScriptedEngine(muse)).run([Job(PROBLEMS[0], 0, idle(), DECODING)]) == [[]]
@@ -121,7 +121,7 @@ def test_a_completion_may_be_no_longer_than_the_context_allows():
 
 
 def test_an_exception_in_a_program_cancels_the_engine():
-    def broken() -> Generator[list[list[Message]], list[Completion], None]:
+    def broken():
         yield [[{"role": "user", "content": "hello"}]]
         raise LookupError("lost")
 

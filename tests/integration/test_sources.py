@@ -117,7 +117,7 @@ def test_a_folder_gives_the_files_named_for_the_split_in_order_of_name(tmp_path)
 
 
 def test_the_embedded_problems_load_by_split():
-    def source(split: str) -> DataSource:
+    def source(split):
         where = {"path": "embedded:countdown-tiny", "split": split}
         return DataSource(name="tiny", task="countdown", **where)
 
@@ -137,7 +137,7 @@ def test_a_hub_data_set_is_asked_for_by_name_split_and_revision(monkeypatch):
     """Tests cannot reach the hub: a table stands in for it."""
     asked = {}
 
-    def load_dataset(path: str, **options: Any) -> Any:
+    def load_dataset(path, **options):
         asked.update(path=path, **options)
         return datasets.Dataset.from_list([{**row, "id": None} for row in ROWS])
 

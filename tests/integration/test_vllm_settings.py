@@ -1,7 +1,6 @@
 """What the vLLM engine asks of vLLM, which need not be installed for it."""
 
 from importlib.metadata import PackageNotFoundError
-from typing import Any
 
 import pytest
 from transformers import PretrainedConfig, Qwen3_5ForCausalLM
@@ -87,7 +86,7 @@ def test_a_training_tells_its_engine_how_many_trajectories_a_rollout_has(tmp_pat
     given = []
 
     class Recording(TransformersEngine):
-        def start(self, *args: Any) -> None:
+        def start(self, *args):
             given.append(self.trajectories)
             super().start(*args)
 
@@ -106,7 +105,7 @@ def test_another_release_is_used_with_a_warning_that_names_what_is_untested(foun
 
 
 def test_no_release_is_refused_with_the_one_to_install(monkeypatch):
-    def missing(_: str) -> str:
+    def missing(_):
         raise PackageNotFoundError
 
     monkeypatch.setattr("svr_lightning.engines.vllm.version", missing)

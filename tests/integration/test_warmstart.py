@@ -16,11 +16,11 @@ from svr_lightning.__main__ import main
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.prompts import AnswerStyle
 from svr_lightning.core.types import Problem
-from svr_lightning.tasks.base import Row, Task
 from svr_lightning.training.warmstart import freeze_lower_layers, shuffled, split
 from tests.commands import ROOT, jsonl, read_json, refused, write_jsonl
 from tests.faults.runs import wait_for
 from tests.forked import start, wait
+from tests.real.vowels import Vowels
 
 CONFIG = ("--config", str(ROOT / "configs" / "arithmetic_tiny.yaml"))
 
@@ -149,19 +149,10 @@ def test_every_pass_has_each_turn_once_in_an_order_of_its_own():
     assert list(islice(shuffled(turns, seed=1), 20)) == first
 
 
-class Listed(Task):
+class Listed(Vowels):
     """A task whose prompts show no place for an answer."""
 
     style = AnswerStyle(role="You sort.", request="a list", reminder="a list", draft_limit=99)
-
-    def from_row(self, row: Row) -> Problem:
-        return Problem(id="", task=self.name, question=row["question"], reference="1")
-
-    def extract_answer(self, completion: str) -> str | None:
-        return completion
-
-    def grade(self, completion: str, problem: Problem) -> bool:
-        return True
 
 
 def test_what_cannot_be_taught_is_refused_in_one_line(tmp_path, capsys):
@@ -171,7 +162,7 @@ def test_what_cannot_be_taught_is_refused_in_one_line(tmp_path, capsys):
     assert "0 right and 0 wrong ones" in few
     assert "the first answer ends with '" in few
     assert "ask for no self-check" in refused(capsys, *base, "--model.recipe=GRPO")
-    rows = write_jsonl(tmp_path / "rows.jsonl", ({"question": f"q{i}"} for i in range(20)))
+    rows = write_jsonl(tmp_path / "rows.jsonl", ({"id": i, "question": f"q{i}"} for i in range(20)))
     task = f"{Listed.__module__}.{Listed.__qualname__}"
     source = f"--data.train={{name: lists, task: {task}, path: {rows}}}"
     for trial in ("--trainer.fast_dev_run=true", "--trainer.limit_train_batches=1"):

@@ -75,7 +75,7 @@ def recorded(model_folder: Path, tmp_path_factory) -> dict[str, list[dict[str, A
     folder = tmp_path_factory.mktemp("gsm8k")
     rows = f"task: gsm8k, path: '{BENCHMARKS}/gsm8k_test.jsonl', limit: 8"
 
-    def record(name: str) -> None:
+    def record(name):
         settings = {
             "model.engine": name,
             "data.test": f"[{{name: gsm8k, {rows}}}]",

@@ -180,7 +180,7 @@ def test_it_wakes_with_the_present_weights_and_never_with_older_ones():
 def _record(target: Any, name: str, calls: list[str]) -> None:
     stock = getattr(target, name)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args, **kwargs):
         shown = [str(a) for a in args if isinstance(a, str)]
         shown += [f"{k}={v}" for k, v in kwargs.items() if k in ("level", "tags")]
         calls.append(" ".join([name, *shown]))
@@ -211,7 +211,7 @@ def test_a_model_that_vllm_cannot_run_is_one_line():
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_conditional_generation_class_serves_the_text_model_within_it(tied, monkeypatch):
-    def wrapped_config(model: Any, *, tied: bool) -> Any:
+    def wrapped_config(model, *, tied):
         wrapped = Qwen3_5Config(text_config=served_config(model, tied=tied).to_dict())
         wrapped.tie_word_embeddings = tied
         wrapped.architectures = ["Qwen3_5ForConditionalGeneration"]
