@@ -127,7 +127,7 @@ def test_a_completion_ends_with_many_words_of_which_some_mean_a_limit(reason, tr
     ("usage", "counts"),
     [
         ({"prompt_tokens": 7.0, "completion_tokens": 3.0}, (7, 3)),
-        ({"input_tokens": 7, "output_tokens": 3}, (7, 3)),
+        ({"prompt_tokens": 0, "input_tokens": 7, "output_tokens": 3}, (7, 3)),
         ({"prompt_tokens": 7, "completion_tokens": None}, (7, 0)),
         (None, (0, 0)),
         ({"prompt_tokens": True, "completion_tokens": -1}, (0, 0)),

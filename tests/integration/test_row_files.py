@@ -75,8 +75,8 @@ def test_numbers_of_a_narrow_column_are_the_decimals_that_were_stored_and_empty_
     assert [row["p"] for row in rows(tmp_path / "log.parquet")] == stated
 
 
-def test_blank_lines_before_the_header_count_among_the_lines(tmp_path):
-    (tmp_path / "log.csv").write_text("\n\nid,p\na,0.5\n")
+def test_all_lines_before_the_header_count_among_the_lines(tmp_path):
+    (tmp_path / "log.csv").write_text("\nsep=,\nid,p\na,0.5\n")
     assert places(tmp_path / "log.csv") == [":4"]
 
 
