@@ -61,6 +61,14 @@ def test_the_log_of_another_program_is_certified(tmp_path, suffix):
     assert content["data"]["datasets"] == {"log": 300}
 
 
+def test_sixty_copies_of_three_problems_are_three_observations(tmp_path):
+    # None is wrong: sixty would have p = .9^60 = .002, and three have .9^3 = .73.
+    for clusters, code in ((60, 0), (3, 1)):
+        rows = [{**PLAIN, "id": k, "cluster": f"c{k % clusters}"} for k in range(60)]
+        command = ["certify", str(written(tmp_path, rows)), "--calibrate-on", "1"]
+        assert main([*command, "--max-wrong-accepted", "0.1", "--thresholds", "0.5"]) == code
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [

@@ -88,7 +88,6 @@ def test_line_breaks_within_quotes_show_in_the_place(tmp_path):
 @pytest.mark.parametrize(
     "text",
     ['id,note\na,"open\nb,x\n', 'id,note\na,"open\nb,"x"\n', 'id,note\na,"5" wide\n'],
-    ids=["to the end", "to the next quote", "within a cell"],
 )
 def test_a_quote_that_is_left_open_is_refused_where_it_cannot_be_closed(tmp_path, text):
     (tmp_path / "log.csv").write_text(text)
