@@ -217,7 +217,7 @@ def check_release() -> None:
     require(
         installed is not None,
         f"model.engine: vLLM is not installed; install vllm=={RELEASE}.*, or use the transformers "
-        "engine",
+        "engine; without a GPU, --config hardware/cpu_smoke tries the configuration",
     )
     if installed.split(".")[:2] != RELEASE.split("."):  # type: ignore[union-attr]
         warnings.warn(

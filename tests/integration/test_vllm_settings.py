@@ -109,5 +109,7 @@ def test_no_release_is_refused_with_the_one_to_install(monkeypatch):
         raise PackageNotFoundError
 
     monkeypatch.setattr("svr_lightning.engines.vllm.version", missing)
-    with pytest.raises(ConfigError, match=r"vLLM is not installed; install vllm==0\.32\.\*"):
+    with pytest.raises(
+        ConfigError, match=r"install vllm==0\.32\.\*, or .* without a GPU, --config"
+    ):
         VLLMEngine()
