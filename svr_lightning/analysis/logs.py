@@ -18,7 +18,7 @@ from svr_lightning.analysis.results import Evaluation, read_evaluation, read_sam
 from svr_lightning.analysis.table import RecordedProblem, TurnTable, turn_table
 from svr_lightning.core.metrics import NO_VERDICT
 from svr_lightning.core.ranges import MAX_COUNT
-from svr_lightning.core.stopping import Confident
+from svr_lightning.core.stopping import Confident, RepeatedAnswer
 from svr_lightning.core.types import NO_SCORES
 from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.row_files import file_rows
@@ -39,8 +39,9 @@ class _Turn(NamedTuple):
     """A row of a log."""
 
     id: str
-    confidence: float
     correct: bool
+    confidence: float | None
+    answer: str | None
     turn: int | None
     tokens: int | None
     cluster: str | None
@@ -49,17 +50,16 @@ class _Turn(NamedTuple):
 
 
 LOG_COLUMNS = _Turn._fields
-_REQUIRED = LOG_COLUMNS[:3]
 
 
 def read_recording(path: Path, columns: Sequence[str] = ()) -> Evaluation:
     """Read the folder of an evaluation, or a file: its samples, or the log of another program.
 
-    A log has one row for each turn. ``id`` names the problem, ``confidence`` is a number in [0, 1]
-    or a percentage, ``correct`` a truth value such as 1, yes, PASS or C. ``turn`` numbers the rows
-    of one problem from 0 or 1; without it, every problem has one row. ``tokens``, ``cluster``,
-    ``question`` and ``dataset`` may be missing. A log has no verdicts, so its rule reads the
-    confidence alone.
+    A log has one row for each turn. ``id`` names the problem, ``correct`` is a truth value such as
+    1, yes, PASS or C, ``confidence`` a number in [0, 1] or a percentage, and ``answer`` a text:
+    there must be one of the two. ``turn`` numbers the rows of one problem from 0 or 1; without it,
+    every problem has one row. ``tokens``, ``cluster``, ``question`` and ``dataset`` may be missing.
+    A log has no verdicts, so its rule reads the confidence alone, or without one equal answers.
 
     Args:
         path: of the folder or file, or :data:`EXAMPLE`.
@@ -115,6 +115,7 @@ def _read_file(path: Path, columns: Sequence[str]) -> Evaluation:
         require(not missing, f"--columns {' '.join(missing.values())}: no row has this column")
         notes = _line_breaks(path, places)
         tables = _tables(problems)
+        stated = any(table.has_checks for table in tables.values())
     except ValueError as error:
         raise ConfigError(f"{where}{one_line(error)}") from error
     return Evaluation(
@@ -123,7 +124,7 @@ def _read_file(path: Path, columns: Sequence[str]) -> Evaluation:
         tables=tables,
         config={},
         notes=notes,
-        stop=Confident(needs_correct=False),
+        stop=Confident(needs_correct=False) if stated else RepeatedAnswer(in_a_row=False),
         max_turns=max(map(len, problems.values())),
         questions={
             key: next((turn.question for turn in turns if turn.question), None)
@@ -159,7 +160,8 @@ def _column_names(columns: Sequence[str]) -> dict[str, str]:
         )
         mapped[name] = column
     # After id=question there is no question.
-    own = [name for name in LOG_COLUMNS if name in _REQUIRED or name not in mapped.values()]
+    needed = ("id", "correct", "confidence")
+    own = [name for name in LOG_COLUMNS if name in needed or name not in mapped.values()]
     names = dict(zip(own, own, strict=True)) | mapped
     for name, column in mapped.items():
         shared = [other for other in names if other != name and names[other] == column]
@@ -194,6 +196,7 @@ def _read(cells: Any, names: Mapping[str, str]) -> tuple[dict[str, Any], _Turn]:
         raise ValueError("the row is not an object with columns")
     header = _header(tuple(cells), tuple(names.items()))
     values: dict[str, Any] = dict.fromkeys(LOG_COLUMNS)
+    required = ("id", "correct") if "answer" in header else ("id", "correct", "confidence")
     for name in LOG_COLUMNS:
         if name in header:
             cell = cells[header[name]]
@@ -202,7 +205,7 @@ def _read(cells: Any, names: Mapping[str, str]) -> tuple[dict[str, Any], _Turn]:
                 values[name] = text if text is None else _READ.get(name, str)(text)
             except ValueError as error:
                 raise ValueError(f"{header[name]}={one_line(repr(cell))}: {error}") from error
-        if values[name] is None and name in _REQUIRED:
+        if values[name] is None and name in required:
             if name in header:
                 raise ValueError(f"{header[name]} is empty; fill it in, or leave the row out")
             has = one_line(", ".join(map(str, cells)))
@@ -279,6 +282,7 @@ def _tables(problems: Mapping[tuple[str, str], Sequence[_Turn]]) -> dict[str, Tu
     """
     confidences = _as_written([turn.confidence for turns in problems.values() for turn in turns])
     first = 1 - any(turn.turn == 0 for turns in problems.values() for turn in turns)
+    answered = any(turn.answer for turns in problems.values() for turn in turns)
     datasets: dict[str, list[RecordedProblem]] = {}
     for (dataset, name), rows in problems.items():
         clusters = list(dict.fromkeys(row.cluster for row in rows if row.cluster))
@@ -287,15 +291,19 @@ def _tables(problems: Mapping[tuple[str, str], Sequence[_Turn]]) -> dict[str, Tu
             raise ValueError(f"problem {name!r} has the clusters {several}; a problem has one")
         turns = [row._replace(confidence=next(confidences)) for row in rows]
         turns.sort(key=lambda turn: turn.turn or 0)
+        answers = [turn.answer for turn in turns]
         columns = []
-        for number, turn in enumerate(turns, start=1):  # also that of its answer: none are equal
+        for number, turn in enumerate(turns, start=1):
             place = number - 1 + first
             if turn.turn not in (None, place):
                 raise ValueError(
                     f"problem {name!r}: its turns must be numbered from {first}; found {turn.turn}"
                 )
             judged = (turn.correct, NO_VERDICT, turn.confidence)
-            columns.append((*judged, False, number, *NO_SCORES, 0, turn.tokens or 0))
+            # Where answers are known, an empty one cannot be read; elsewhere none are equal.
+            answer = answers.index(turn.answer) + 1 if turn.answer else 0
+            answer = answer if answered else number
+            columns.append((*judged, False, answer, *NO_SCORES, 0, turn.tokens or 0))
         problem = RecordedProblem(
             id=name,
             # A label that equals no other: no string equals a tuple.
@@ -311,15 +319,16 @@ def _tables(problems: Mapping[tuple[str, str], Sequence[_Turn]]) -> dict[str, Tu
     return {name: turn_table(name, part, None, max_turns) for name, part in datasets.items()}
 
 
-def _as_written(values: Sequence[float]) -> Iterator[float]:
-    """Confidences; those of single precision as their shortest decimals.
+def _as_written(values: Sequence[float | None]) -> Iterator[float]:
+    """Confidences, nan where there is none; those of single precision as their shortest decimals.
 
     If a program keeps 0.9 in single precision and prints all digits, the log has
     0.8999999761581421, which no threshold of 0.9 accepts. Multiples of 1/4096 are left alone: they
     may be shares of votes.
     """
-    exact = np.array(values)
+    exact = np.array(values, float)
+    known = exact[~np.isnan(exact)]
     single = exact.astype(np.float32)
-    if (single == exact).all() and (exact * 4096 % 1).any():
+    if (known.astype(np.float32) == known).all() and (known * 4096 % 1).any():
         return (float(str(value)) for value in single)
-    return iter(values)
+    return iter(exact.tolist())

@@ -46,6 +46,23 @@ def load_log(path: Path, *columns: str) -> TurnTable:
     return table
 
 
+def answers(texts: str, name: int = 0) -> list[dict[str, Any]]:
+    """The turns of a problem, a letter for each answer; r is right, a space cannot be read."""
+    turns = enumerate(texts)
+    return [{"id": name, "turn": t, "answer": a, "correct": int(a == "r")} for t, a in turns]
+
+
+def test_answers_without_confidences_are_certified_by_how_many_are_equal(tmp_path):
+    rows = [row for k in range(300) for row in answers("rrr" if k % 10 > 2 else "xxy", k)]
+    log = written(tmp_path, rows)
+    assert main(["certify", str(log), "--calibrate-on", "1", "--max-wrong-accepted", "0.1"]) == 0
+    chosen = read_json(tmp_path / "certify" / "certificate.json")["certified"]
+    assert (chosen["threshold"], chosen["rates"]["accepted"]) == (3.0, 0.7)
+    assert load_log(written(tmp_path / "other", answers("a b  a"))).answer.tolist() == [
+        [1, 0, 3, 0, 0, 1]
+    ]
+
+
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet", "csv"])
 def test_the_log_of_another_program_is_certified(tmp_path, suffix):
     log = written(tmp_path, log_rows(), suffix)
