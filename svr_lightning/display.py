@@ -33,7 +33,9 @@ def short(text: str, limit: int) -> str:
 
 
 def number(value: float) -> str:
-    """Two decimals, and four digits where two decimals would round."""
+    """A count as it is, else two decimals, and four digits where two decimals would round."""
+    if value > 1 and value.is_integer():
+        return f"{value:.0f}"
     return f"{value:.2f}" if round(value, 2) == value else f"{value:.4g}"
 
 

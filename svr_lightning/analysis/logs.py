@@ -24,7 +24,7 @@ from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.row_files import file_rows
 
 EXAMPLE = "embedded:log"
-"""The log that ships with the package: 189 problems with three turns each."""
+"""The log that ships with the package: 300 questions with five answers each."""
 _ROUNDING = 1e-9
 """By how much another program's confidence may lie outside [0, 1]."""
 _NUMBER = re.compile(

@@ -13,7 +13,7 @@ random part (--calibrate-on) or the last ones (--check-last). --check tests a
 certificate on another recording, --plan says how many labels a promise needs.
 A file may stand in place of the folder: the log of another program, with a row
 per turn, whose columns --columns names. `svr certify embedded:log
---max-wrong-accepted 0.2` tries it. See docs/certificates.md.
+--max-wrong-accepted 0.25` tries it. See docs/certificates.md.
 
 Exit code 0: certified, or no drift was found; 1: nothing can be certified, or
 a promise does not hold on the problems kept for checking; 2: an error of the

@@ -253,16 +253,16 @@ def test_serve_says_of_a_logs_certificate_how_few_turns_it_has_and_that_it_cover
     tmp_path, capsys, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    command = ["certify", "embedded:log", "--max-wrong-accepted", "0.2", "--max-turns", "1"]
+    command = ["certify", "embedded:log", "--max-wrong-accepted", "0.25", "--max-turns", "4"]
     assert main(command) == 0
     file = tmp_path / "certify" / "certificate.json"  # here, not beside the log in the package
     options = ["--task", "gsm8k", "--upstream", "http://h/v1", "--model", "m"]
     parsed = parser_of("serve").parse_args([*options, "--certificate", str(file)])
     stops, _, _, reason = serve.describe(serve.make_server(parsed).controller, parsed).splitlines()
-    assert stops.endswith("; at most 1 turn")
+    assert stops.endswith("; at most 4 turns")
     said = "  covers no answer: made from a log: prompts, policy and decoding are unknown"
     assert reason == said
-    assert "T_max 1, the turns of its recording, alone" in refused(
+    assert "T_max 4, the turns of its recording, alone" in refused(
         capsys, "serve", *options, "--certificate", file, "--max-turns", "3"
     )
 
