@@ -168,7 +168,7 @@ def curves(tables: Tables, rule: StopRule, max_turns: int) -> Row:
 
     Returns:
         ``operating_point``: its row. ``fixed``: K = 1 to ``max_turns``. ``thresholds``: those of
-        :func:`threshold_rules`.
+        :func:`threshold_rules`, if any confidence is stated.
 
     Raises:
         ValueError: naming a problem whose turns are missing.
@@ -178,13 +178,14 @@ def curves(tables: Tables, rule: StopRule, max_turns: int) -> Row:
         point = {**asdict(rule), "max_turns": max_turns}  # type: ignore[call-overload]
         return {**point, "datasets": measured_under(tables, rule, max_turns)}
 
+    rules = threshold_rules(rule) if any(one.has_checks for one in tables.values()) else []
     return {
         "operating_point": adaptive(rule),
         "fixed": [
             {"budget": budget, "datasets": measured_under(tables, None, budget)}
             for budget in range(1, max_turns + 1)
         ],
-        "thresholds": [adaptive(one) for one in threshold_rules(rule)],
+        "thresholds": [adaptive(one) for one in rules],
     }
 
 

@@ -41,7 +41,9 @@ _LEVELS = 11
 """Thresholds of a score, at equal shares of its recorded values."""
 ORACLE = "oracle (reads labels)"
 _OF_LOGS = ("fixed turns", "confidence", ORACLE)
-"""Families that read nothing but what a log holds."""
+"""Families that read nothing but what every log holds."""
+_OF_ANSWERS = ("repeated answer", "equal answers", "majority")
+"""Families that read answers alone."""
 
 
 def compare_stops(
@@ -58,7 +60,7 @@ def compare_stops(
     within the budget is chosen on other problems than it is measured on, see
     :mod:`svr_lightning.analysis.choice`. ``budget`` is in mean tokens per problem, over all turns
     that were generated; None takes what ``rule`` takes. Every problem that ran needs ``max_turns``
-    turns. Of a log neither answers nor verdicts are known, so rules that read them are left out.
+    turns. Of a log no verdicts are known, and often no answers: rules that read them are left out.
 
     Returns:
         ``budget``; ``winner``, the family with the highest ``accuracy`` that reads no labels, or
@@ -78,7 +80,9 @@ def compare_stops(
     spent = ended.total_tokens if budget is None else budget
     rules = families(table, max_turns)
     if is_log:
-        rules = {name: rules[name] for name in _OF_LOGS}
+        answered = (table.answer[:, :max_turns] != np.arange(1, max_turns + 1)).any()
+        known = (*_OF_LOGS, *_OF_ANSWERS) if answered else _OF_LOGS
+        rules = {name: some for name, some in rules.items() if name in known}
     ways = ((name, options_of([table], some)) for name, some in rules.items())
     chosen = best_within(ways, spent, table.cluster, weight)
     rivals = {name: best for name, best in chosen.items() if best and name != ORACLE}

@@ -63,6 +63,18 @@ def test_answers_without_confidences_are_certified_by_how_many_are_equal(tmp_pat
     ]
 
 
+def test_answers_without_confidences_are_replayed_by_the_rules_that_read_answers(tmp_path):
+    rows = [row for k in range(20) for row in answers("rrx", k)]
+    log = written(tmp_path, [{**row, "tokens": 5} for row in rows])
+    assert main(["replay", str(log), "--compare-stops"]) == 0
+    found = read_json(tmp_path / "replay" / "replay.json")
+    (stops,) = found["stops"].values()
+    names = {row["name"] for row in stops["rows"]}
+    by_answers = {"fixed turns", "repeated answer", "equal answers", "majority"}
+    assert names == {*by_answers, "oracle (reads labels)"}
+    assert found["thresholds"] == []  # of no confidence
+
+
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet", "csv"])
 def test_the_log_of_another_program_is_certified(tmp_path, suffix):
     log = written(tmp_path, log_rows(), suffix)
