@@ -50,6 +50,8 @@ class _Turn(NamedTuple):
 
 
 LOG_COLUMNS = _Turn._fields
+_REQUIRED = LOG_COLUMNS[:3]
+"""Beside answers a log needs no confidences."""
 
 
 def read_recording(path: Path, columns: Sequence[str] = ()) -> Evaluation:
@@ -160,8 +162,7 @@ def _column_names(columns: Sequence[str]) -> dict[str, str]:
         )
         mapped[name] = column
     # After id=question there is no question.
-    needed = ("id", "correct", "confidence")
-    own = [name for name in LOG_COLUMNS if name in needed or name not in mapped.values()]
+    own = [name for name in LOG_COLUMNS if name in _REQUIRED or name not in mapped.values()]
     names = dict(zip(own, own, strict=True)) | mapped
     for name, column in mapped.items():
         shared = [other for other in names if other != name and names[other] == column]
@@ -196,7 +197,7 @@ def _read(cells: Any, names: Mapping[str, str]) -> tuple[dict[str, Any], _Turn]:
         raise ValueError("the row is not an object with columns")
     header = _header(tuple(cells), tuple(names.items()))
     values: dict[str, Any] = dict.fromkeys(LOG_COLUMNS)
-    required = ("id", "correct") if "answer" in header else ("id", "correct", "confidence")
+    required = _REQUIRED[:2] if "answer" in header else _REQUIRED
     for name in LOG_COLUMNS:
         if name in header:
             cell = cells[header[name]]
@@ -301,8 +302,9 @@ def _tables(problems: Mapping[tuple[str, str], Sequence[_Turn]]) -> dict[str, Tu
                 )
             judged = (turn.correct, NO_VERDICT, turn.confidence)
             # Where answers are known, an empty one cannot be read; elsewhere none are equal.
-            answer = answers.index(turn.answer) + 1 if turn.answer else 0
-            answer = answer if answered else number
+            answer = number
+            if answered:
+                answer = answers.index(turn.answer) + 1 if turn.answer else 0
             columns.append((*judged, False, answer, *NO_SCORES, 0, turn.tokens or 0))
         problem = RecordedProblem(
             id=name,

@@ -205,11 +205,13 @@ def _certify(
     problems, clusters = _sizes(calibration)
     variants = f" ({clusters} without variants)" if clusters < problems else ""
     _show(candidates, f"calibration: {problems} problems{variants}, T_max = {case.max_turns}")
-    _show_choice(candidates, choice, promised, any_left=bool(others))
     notes = [*recorded.notes, *independence_notes(recorded.tables, recorded.questions)]
     measured = None
-    if choice is not None:
+    if choice is None:
+        _show_failure(candidates, promised, any_left=bool(others))
+    else:
         rule = gate.stricter(choice.threshold)
+        say(f"{rule}: {promised}, on new problems like these")
         notes += case.failing_parts(rule)
         if others:
             which = "the last problems" if options.check_last else "problems drawn at random"
@@ -454,13 +456,8 @@ def _show(candidates: Sequence[Candidate], title: str) -> None:
     print_table(_HEADS, rows)
 
 
-def _show_choice(
-    candidates: Sequence[Candidate], choice: Candidate | None, promised: str, any_left: bool
-) -> None:
-    """The choice, or why there is none and what may help; ``any_left``: not all calibrated."""
-    if choice is not None:
-        say(f"threshold {number(choice.threshold)}: {promised}, on new problems like these")
-        return
+def _show_failure(candidates: Sequence[Candidate], promised: str, any_left: bool) -> None:
+    """Why nothing is chosen, and what may help; ``any_left``: not all problems calibrated."""
     useless = any(row.certified for row in candidates)
     which = "only thresholds at which no answer can break it" if useless else "no threshold"
     advice = ["Relax a limit, or use more problems: --plan says how many labels it takes."]

@@ -94,8 +94,9 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written_where_predict_
     assert rows[0.5]["rates"]["pse"] == pytest.approx(0.3)
     assert content["measured"] is None  # every problem calibrated
     shown = capsys.readouterr().out
-    assert "threshold 0.99: pse at most 0.1, with confidence 0.9, on new problems" in " ".join(
-        shown.split()
+    assert (
+        "CORRECT at confidence >= 0.99: pse at most 0.1, with confidence 0.9, on new"
+        in " ".join(shown.split())
     )
     assert max(map(len, shown.splitlines()[:-1])) <= 80
     assert f", {policy}/operating_point.json\n" in shown  # a path is not broken

@@ -160,7 +160,7 @@ def test_the_example_log_is_certified_as_the_readme_shows(checkout, monkeypatch,
     assert main(shlex.split(next(c for c in commands() if "embedded:log" in c))) == 0
     printed = screen(capsys)
     for name in ("README.md", "docs/certificates.md"):
-        (shown,) = (block for block in blocks(page(name), "text") if "threshold" in block)
+        (shown,) = (block for block in blocks(page(name), "text") if "wrong_accepted" in block)
         assert " ".join(shown.split()) in printed
         assert "0.111" in page(name)
     assert "0.111" in printed
