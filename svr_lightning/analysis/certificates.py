@@ -307,17 +307,14 @@ def labels_needed(limit: float, share: float, delta: float, power: float = 0.9) 
     require(0 <= share < limit < 1, f"a share of {share:g} never certifies a limit of {limit:g}")
     failures, n = 0, 1
     while True:
-        high = n
-        while binomial_cdf(failures, high, limit) > delta:
-            high *= 2
-            require(high < 2**53, f"a limit of {limit:g} needs more labels than can be counted")
         # More labels with as few failures make the p-value smaller.
         n = bisect_left(
-            range(high),
+            range(2**53),
             True,
             lo=n,
             key=lambda labels: binomial_cdf(failures, labels, limit) <= delta,
         )
+        require(n < 2**53, f"a limit of {limit:g} needs more labels than can be counted")
         if binomial_cdf(failures, n, share) >= power:
             return n
         failures += 1
