@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from svr_lightning.core.types import TokenChoice
+from svr_lightning.training import supervised
 from svr_lightning.training.documents import Encoded
 from svr_lightning.training.supervised import train
 from tests.models import tiny_qwen3
@@ -43,6 +44,24 @@ def test_the_verdict_learns_the_label_and_the_confidence_the_brier_score():
     ]
     # The layers may compute in bfloat16, with eight bits.
     assert losses == [pytest.approx([expected], rel=2**-7)] * 2
+
+
+def test_a_training_that_goes_on_reads_the_documents_that_follow(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervised, "SAVE_STEPS", 2)
+    documents = [document(question, 20, right=True) for question in range(6, 12)]
+    losses = [
+        train(
+            tiny_qwen3().float(),
+            iter(documents),
+            steps=steps,
+            rate=0.0,
+            batch=2,
+            checkpoint=tmp_path / name,
+        )
+        for name, steps in (("whole", 3), ("stopped", 2), ("stopped", 3))
+    ]
+    assert losses[2] == losses[0]
+    assert losses[1] == losses[0][:2]
 
 
 def test_a_gradient_that_is_not_finite_stops_before_the_update():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 from svr_lightning.__main__ import main
 from svr_lightning.core.metrics import auroc
@@ -25,14 +26,14 @@ from tests.real.vowels import Vowels
 CONFIG = ("--config", str(ROOT / "configs" / "arithmetic_tiny.yaml"))
 
 
-def words(folder: Path, limit: int = 48) -> list[str]:
+def words(folder: Path, limit: int = 72) -> list[str]:
     """A warm start of a few seconds: one epoch of about 80 turns."""
     return [
         "warmstart",
         *CONFIG,
         f"--data.train.limit={limit}",
         f"--trainer.default_root_dir={folder}",
-        "--start.held_out=16",
+        "--start.held_out=40",
         "--start.samples=2",
         "--start.batch=1",
         "--start.passes=1",
@@ -69,9 +70,8 @@ def test_it_leaves_a_policy_its_samples_and_what_it_did(whole):
     ):
         (line,) = [row for row in said.splitlines() if shown in row and row.startswith("  ")][-1:]
         assert f"{held_out[name]:.3f}" in line
-    assert "16 held-out problems" in said
+    assert "40 held-out problems" in said
     assert f"start.passes makes {facts['steps']} steps" in said
-    assert "minutes" in said
     assert not [*whole.glob("*.ckpt")]
 
 
@@ -83,8 +83,15 @@ def test_held_out_turns_that_were_cut_off_rank_last(whole):
     kept = np.array([not turn["truncated"] for turn in turns])
     assert facts["form"] == kept.mean() < 1
     right = np.array([turn["correct"] for turn in turns])
-    ranked = np.where(kept, [turn["confidence"] for turn in turns], -np.inf)
-    assert facts["auroc_confidence"] == pytest.approx(auroc(ranked, right))
+    tokenize = AutoTokenizer.from_pretrained(whole / "policy").tokenize
+    sums = [
+        turn["solution_logprob"] * len(tokenize(turn["text"].partition("<self_check>")[0]))
+        for turn in turns
+    ]
+    stated = [turn["confidence"] for turn in turns]
+    for name, scores in (("confidence", stated), ("logprob_sum", sums)):
+        ranked = np.where(kept, scores, -np.inf)
+        assert facts[f"auroc_{name}"] == pytest.approx(auroc(ranked, right))
 
 
 def test_the_policy_runs_with_the_prompts_that_it_was_taught(whole, capsys):
@@ -157,7 +164,7 @@ class Listed(Vowels):
 
 def test_what_cannot_be_taught_is_refused_in_one_line(tmp_path, capsys):
     base = words(tmp_path / "run")
-    assert "start.held_out=16 of 12 problems" in refused(capsys, *words(tmp_path / "run", 12))
+    assert "start.held_out=40 of 12 problems" in refused(capsys, *words(tmp_path / "run", 12))
     few = refused(capsys, *base, "--model.sampling.max_completion_tokens=3")
     assert "0 right and 0 wrong ones" in few
     assert "the first answer ends with '" in few
