@@ -202,9 +202,7 @@ def _certify(
     candidates = candidates_of(points, promises, 1 - options.confidence)
     choice = cheapest(candidates, promises)
     promised = f"{', '.join(map(str, promises))}, with confidence {options.confidence:g}"
-    problems, clusters = _sizes(calibration)
-    variants = f" ({clusters} without variants)" if clusters < problems else ""
-    _show(candidates, f"calibration: {problems} problems{variants}, T_max = {case.max_turns}")
+    _show(candidates, calibration, case.max_turns)
     notes = [*recorded.notes, *independence_notes(recorded.tables, recorded.questions)]
     measured = None
     if choice is None:
@@ -237,7 +235,7 @@ def _certify(
             "samples": str(recorded.samples),
             "sha256": sha256_of(recorded.samples),
             "datasets": {name: len(table.ids) for name, table in calibration.items()},
-            "clusters": clusters,
+            "clusters": _sizes(calibration)[1],
             "problems": problem_digests(chain(*calibrated.names.values())),
         },
         candidates=to_builtins(candidates),
@@ -444,8 +442,11 @@ _RATES = ("accepted", "pse", "wrong_accepted", "wrong", "tokens")
 _HEADS = ("threshold", "accepted", "PSE", "wrong acc.", "wrong", "tokens", "certified")
 
 
-def _show(candidates: Sequence[Candidate], title: str) -> None:
+def _show(candidates: Sequence[Candidate], calibration: Tables, max_turns: int) -> None:
     """Every threshold."""
+    problems, clusters = _sizes(calibration)
+    variants = f" ({clusters} without variants)" if clusters < problems else ""
+    title = f"calibration: {problems} problems{variants}, T_max = {max_turns}"
     rows = []
     for row in reversed(candidates):
         rates = [_rate(row.rates, name) for name in _RATES]
