@@ -9,6 +9,7 @@ import math
 import os
 import signal
 import sys
+from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -76,10 +77,9 @@ def train(
     )
     trainer.fit(model, make_data(), ckpt_path=resume)
     seen = {"rollouts": first.rollouts, "folder": folder}
-    seen["weights"] = {k: v.clone() for k, v in model.policy.state_dict().items()}
+    seen["weights"] = deepcopy(model.policy.state_dict())
     if lora is None:
-        reference = model.reference.state_dict()
-        seen["reference"] = {k: v.clone() for k, v in reference.items()}
+        seen["reference"] = deepcopy(model.reference.state_dict())
     seen["held"] = [k for k, p in model.policy.named_parameters() if p.grad is not None]
     if trainer.is_global_zero:
         with (folder / "metrics.csv").open(newline="") as stream:
@@ -179,7 +179,7 @@ def everything(trainer: Any, module: SVRModule) -> Seen:
     """What an optimizer step changes, of this process."""
     zero = trainer.strategy.deepspeed_engine.optimizer
     return {
-        "weights": {k: v.clone() for k, v in module.state_dict().items()},
+        "weights": deepcopy(module.state_dict()),
         "masters": [part.detach().clone() for part in zero.single_partition_of_fp32_groups],
         "moments": [s["exp_avg"].clone() for s in zero.state.values()],
         "schedule": trainer.lr_scheduler_configs[0].scheduler.last_epoch,

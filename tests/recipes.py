@@ -156,8 +156,7 @@ def play(
     """Groups as the trainer makes them, and who wrote them."""
     actors = Actors(write, place)
     decoding = Decoding(max_completion_tokens=999, temperature=1.0)
-    driver = actors
-    groups = run_rollout(problems or [ten()], recipe=recipe, driver=driver, decoding=decoding)
+    groups = run_rollout(problems or [ten()], recipe=recipe, driver=actors, decoding=decoding)
     return groups, actors
 
 

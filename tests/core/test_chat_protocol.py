@@ -443,6 +443,12 @@ def test_a_key_that_is_a_word_is_masked_in_errors_and_not_in_answers():
     assert said.text == "none of them"
 
 
+def read_choices(*messages: Any) -> str:
+    """The text of an answer with several choices."""
+    choices = [{"message": message} for message in messages]
+    return read_answer(json.dumps({"choices": choices}).encode()).text
+
+
 @pytest.mark.parametrize(
     ("choices", "text"),
     [
@@ -457,22 +463,17 @@ def test_a_key_that_is_a_word_is_masked_in_errors_and_not_in_answers():
     ],
 )
 def test_of_several_choices_the_first_counts_that_says_something(choices, text):
-    body = {"choices": [{"message": message} for message in choices]}
-    assert read_answer(json.dumps(body).encode()).text == text
+    assert read_choices(*choices) == text
 
 
 def test_a_refusal_or_a_tool_call_says_something_too():
-    def read(*messages):
-        choices = [{"message": message} for message in messages]
-        read_answer(json.dumps({"choices": choices}).encode())
-
     empty, text = {"content": ""}, {"content": "b"}
     with pytest.raises(ServerError, match="the model refuses: No"):
-        read(empty, {"content": None, "refusal": "No."}, text)
+        read_choices(empty, {"content": None, "refusal": "No."}, text)
     with pytest.raises(ServerError, match="calls a tool"):
-        read(empty, {"content": None, "tool_calls": [{}]}, text)
+        read_choices(empty, {"content": None, "tool_calls": [{}]}, text)
     with pytest.raises(ServerError, match="no chat completion but an object with choices"):
-        read(None, empty)
+        read_choices(None, empty)
 
 
 @pytest.mark.parametrize(

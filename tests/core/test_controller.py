@@ -283,7 +283,6 @@ def test_what_becomes_of_a_doubtful_answer_counts_where_a_promise_depends_on_it(
         {"max_turns": 0},
         {"rule": {"class_path": "Confident", "init_args": {"score": "luck"}}},
         {"rule": {"class_path": "FixedTurns"}},
-        {"rule": {"class_path": "os.system"}},
         {"promises": [{}]},
         {"promises": []},
         {"promises": [{"name": "pse", "limit": 0.1, "luck": 1}]},

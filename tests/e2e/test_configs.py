@@ -12,10 +12,10 @@ from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.sources import DataSource
 from tests.commands import CONFIGS, layer, resolved
 
-RUNS = sorted((CONFIGS).glob("*.yaml"))
+RUNS = sorted(CONFIGS.glob("*.yaml"))
 OVERLAYS = sorted(
     path
-    for path in (CONFIGS).glob("*/*.yaml")
+    for path in CONFIGS.glob("*/*.yaml")
     if path.parent.name not in ("methods", "ablations") or path.stem in ("oracle", "verdict_only")
 )
 """Methods and ablations are read in tests/core/test_method_configs.py, which is faster, and every

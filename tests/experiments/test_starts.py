@@ -91,11 +91,10 @@ def test_exact_credit_is_compared_on_the_starts_that_have_it():
 
 def test_the_p_value_of_exact_credit_is_that_of_the_t_test():
     both = two_starts()
-    first, second = both.starts
     worse = {1: 0.25, 2: 0.5}  # differences -.25 and -.5: t = -3, p = 1 - 2 arctan(3) / pi
     starts = [
         replace(one, arms={**one.arms, EXACT: arm({ways.STATED: one_rule(worse[one.seed])})})
-        for one in (first, second)
+        for one in both.starts
     ]
     found = table(replace(both, starts=starts))["exact_credit"]
     assert found["stated"]["p"] == pytest.approx(0.204833, abs=1e-6)

@@ -39,10 +39,9 @@ class Strike(Callback):
         self.step_problems = []
         self._fault = fault
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, index: int) -> None:
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, rollout: Any, index: int) -> None:
         if index != 1:
             return
-        rollout = batch
         batch = rollout.steps[0][0]
         self._fault(pl_module, batch)
         self.before = state(trainer, pl_module)

@@ -389,10 +389,6 @@ HERE = "--upstream http://h/v1 --model m"
         (f"{HERE} --limit bodies=3", "'bodies' is not one of body, requests, "),
         (f"{HERE} --limit seconds=nan", "--limit seconds: Expected `float`"),
         (f'{HERE} --upstream-fields {{"model":null}}', "--upstream-fields must map some of"),
-        (
-            HERE + " --upstream-fields {",
-            "--upstream-fields: must be a JSON object (Expecting property",
-        ),
         (f"{HERE} --upstream-fields []", "--upstream-fields: must be a JSON object (Expected"),
         pytest.param(
             f"{HERE} --upstream-fields {'[' * 9000}",

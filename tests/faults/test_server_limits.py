@@ -168,7 +168,6 @@ def test_a_proxy_that_cannot_be_used_is_one_line(proxy, monkeypatch, capsys):
 def test_a_proxy_in_the_way_is_named_without_its_password(monkeypatch):
     with Scripted(lambda *_: Reply(b"<html>blocked", 403)) as between:
         proxy = f"http://me:hunter2@127.0.0.1:{between.port}"
-        server = None
         with monkeypatch.context() as patched:
             patched.setenv("HTTP_PROXY", proxy)
             patched.setenv("http_proxy", proxy)

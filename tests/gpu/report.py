@@ -16,8 +16,6 @@ from svr_lightning.files import write_json
 from tests import forked
 from tools.bench.workloads import this_machine
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @dataclass(frozen=True)
 class Figures:
@@ -73,7 +71,7 @@ def started(
             process.join()
         return
     line = [sys.executable, "-m", module, *arguments]
-    options = {"cwd": ROOT, "start_new_session": True}
+    options = {"cwd": forked.ROOT, "start_new_session": True}
     with log.open("ab") as out, subprocess.Popen(line, stdout=out, stderr=out, **options) as new:
         try:
             yield new.poll

@@ -194,8 +194,6 @@ def test_a_number_of_equal_answers_is_certified_without_any_confidence(tmp_path,
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        ("Oracle", "known: FixedTurns, RepeatedAnswer, Majority, Posterior, Confident"),
-        ("{", "--stop: must be a JSON object"),
         ("FixedTurns", "the stopping rule, 1 turn, has no threshold"),
         ("RepeatedAnswer --thresholds 2.5", "times=2.5 must be int"),
         ("Posterior --thresholds 1", "threshold=1.0 must be below 1"),

@@ -18,6 +18,7 @@ from svr_lightning.analysis.operating_point import (
 from svr_lightning.analysis.results import certified_settings
 from svr_lightning.cli import serve
 from svr_lightning.cli.main import parser_of
+from svr_lightning.control.controller import Controller
 from svr_lightning.core.stopping import Confident, Majority, RepeatedAnswer, rule_from_config
 from svr_lightning.errors import ConfigError
 from svr_lightning.policy.config import PolicyConfig
@@ -189,10 +190,15 @@ def test_a_faulty_file_ends_the_command_before_the_policy_is_loaded(tuned, tmp_p
     assert line.endswith("certify again or remove it")
 
 
+def served(policy: Path, *more: str) -> Controller:
+    """What ``serve`` makes of a policy's folder."""
+    options = ["--task", "countdown", "--policy", str(policy), *more]
+    return serve.make_controller(parser_of("serve").parse_args(options))
+
+
 def test_serve_keeps_a_certified_threshold_under_another_number_of_turns(tmp_path, capsys):
     rule = written(tmp_path).rule
-    options = ["--task", "countdown", "--policy", str(tmp_path), "--max-turns", "3"]
-    controller = serve.make_controller(parser_of("serve").parse_args(options))
+    controller = served(tmp_path, "--max-turns", "3")
     assert (controller.rule, controller.max_turns, controller.certificate) == (rule, 3, None)
     line = f"operating_point.json: stops at {rule}, and promises nothing for --max-turns"
     assert line in capsys.readouterr().out
@@ -207,15 +213,13 @@ def test_serve_keeps_a_certified_threshold_under_another_number_of_turns(tmp_pat
 )
 def test_serve_takes_another_rule_by_its_name(stop, rule, tmp_path):
     written(tmp_path)  # the rule of the options wins
-    options = ["--task", "countdown", "--policy", str(tmp_path), "--stop", stop]
-    controller = serve.make_controller(parser_of("serve").parse_args(options))
+    controller = served(tmp_path, "--stop", stop)
     assert (controller.rule, controller.certificate) == (rule, None)
 
 
 def test_serve_draws_fresh_samples_where_its_certificate_was_made_from_some(tmp_path):
     written(tmp_path, decoding={"fresh_turns": True})
-    options = ["--task", "countdown", "--policy", str(tmp_path), "--model", "m"]
-    controller = serve.make_controller(parser_of("serve").parse_args(options))
+    controller = served(tmp_path)
     assert isinstance(controller.dialogue, FreshTurns)
     assert controller.certificate is not None
 
