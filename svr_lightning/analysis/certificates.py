@@ -30,6 +30,8 @@ from svr_lightning.errors import ConfigError, require
 
 STARTS = 4
 """Number of thresholds, evenly spaced over the grid, among which delta is divided at first."""
+POWER = 0.9
+"""How likely a promise that is kept is to be certified, where labels are counted."""
 _BETS = np.arange(1, 21) / 20
 
 
@@ -290,11 +292,11 @@ def sequential_test(p_values: Iterable[float], levels: Floats) -> tuple[Bools, F
     return certified, tested
 
 
-def labels_needed(limit: float, share: float, delta: float, power: float = 0.9) -> int:
+def labels_needed(limit: float, share: float, delta: float) -> int:
     """The smallest number of independent labels for which a promise on a share is likely certified.
 
     With n of them and at most k failures the exact test certifies ``limit`` at ``delta``; the
-    chance of at most k failures is ``power`` if their true share is ``share``. For a promise on
+    chance of at most k failures is :data:`POWER` if their true share is ``share``. For a promise on
     accepted answers, only accepted answers count as labels.
 
     Raises:
@@ -315,6 +317,6 @@ def labels_needed(limit: float, share: float, delta: float, power: float = 0.9) 
             key=lambda labels: binomial_cdf(failures, labels, limit) <= delta,
         )
         require(n < 2**53, f"a limit of {limit:g} needs more labels than can be counted")
-        if binomial_cdf(failures, n, share) >= power:
+        if binomial_cdf(failures, n, share) >= POWER:
             return n
         failures += 1

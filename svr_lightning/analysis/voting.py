@@ -25,16 +25,14 @@ _CHUNK = 1_000_000
 """Samples drawn at once."""
 
 
-def vote(
-    table: TurnTable, ks: Sequence[int], resamples: int = 1000, seed: int = 0
-) -> dict[str, Any]:
+def vote(table: TurnTable, ks: Sequence[int], resamples: int = 1000) -> dict[str, Any]:
     """Maj@k of a data set whose recorded turns are independent samples.
 
     Args:
         table: the recording.
         ks: numbers of votes.
-        resamples: draws of k samples per problem, and of the problems for the intervals.
-        seed: of all draws; those of another data set differ.
+        resamples: draws of k samples per problem, and of the problems for the intervals. Those of
+            another data set differ.
 
     Returns:
         ``mean@1``, the accuracy of one sample. For each k ``maj@k``, the mean over ``resamples``
@@ -53,7 +51,7 @@ def vote(
                 f"problem {problem!r} of {table.dataset!r} has {size} samples and k={max(ks)}; "
                 f"ask for at most k={size}, or record more fresh turns"
             )
-    rng = np.random.default_rng([seed, zlib.crc32(table.dataset.encode())])
+    rng = np.random.default_rng([0, zlib.crc32(table.dataset.encode())])
     sizes = cluster_sums(np.ones_like(table.length), table.cluster)
     single = table.correct.sum(1) / np.maximum(table.length, 1)
     tokens = sample_tokens(table).mean()

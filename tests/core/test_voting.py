@@ -80,13 +80,12 @@ def test_pools_of_different_sizes_draw_from_their_own():
         vote([long, short], [1, 3])
 
 
-def test_a_seed_gives_the_same_numbers_whatever_else_is_in_the_file():
+def test_a_data_set_has_the_same_numbers_whatever_else_is_in_the_file():
     records = [pool(str(i), "aabbc"[i % 3 :] + "ab") for i in range(9)]
     other = [{**record, "dataset": "other"} for record in records]
-    once, again = vote(records, [2], 100, seed=7), vote([*other, *records], [2], 100, seed=7)
+    once, again = vote(records, [2], 100), vote([*other, *records], [2], 100)
     assert once["toy"] == again["toy"]
     assert again["toy"]["ci95"] != again["other"]["ci95"]
-    assert once["toy"] != vote(records, [2], 100, seed=8)["toy"]
 
 
 @pytest.mark.parametrize(
