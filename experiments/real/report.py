@@ -191,7 +191,7 @@ def comparisons(runs: Mapping[tuple[int, str], Any], arm: str) -> dict[str, Any]
 
 def report(results: Path) -> Path:
     """Write ``summary.json`` beside the recordings: policies, and arms against the control."""
-    runs: dict[tuple[int, str], dict[str, dict[str, TurnTable]]] = {}
+    runs: dict[tuple[int, str], dict[str, Tables]] = {}
     for path in sorted(results.glob("seed*.jsonl.gz")):
         seed, arm, mode = path.name.removesuffix(".jsonl.gz").split("-")
         runs.setdefault((int(seed.removeprefix("seed")), arm), {})[mode] = read_recording(
