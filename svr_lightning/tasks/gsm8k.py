@@ -191,10 +191,8 @@ def _value(answer: str) -> Fraction | None:
     """
     if len(answer) > MAX_ANSWER:
         return None
-    whole = _SHORT_SCALE.sub(_spelled_scale, answer)
+    whole = _SHORT_SCALE.sub(
+        lambda short: f" {_SHORT.get(short['letters'][0].lower(), 'thousand')} ", answer
+    )
     text = _CURRENCY.sub(lambda sign: ";" if sign["between"] else "", spell(whole)).strip()
     return read_number(normalise(_bare(text)))
-
-
-def _spelled_scale(short: re.Match[str]) -> str:
-    return f" {_SHORT.get(short['letters'][0].lower(), 'thousand')} "
