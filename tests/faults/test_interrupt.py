@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM save a checkpoint, and the run resumes as if nothing had happened."""
 
+import csv
 import os
 import signal
 from collections.abc import Iterator
@@ -7,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightning.pytorch import Callback
 
 from svr_lightning.core.types import Problem
+from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import Rollout, SVRModule
 from tests.commands import jsonl
 from tests.small_fit import data, module, same, saver, tiny, trainer, weights
@@ -49,6 +52,16 @@ class Cut(SVRModule):
 
     def test_step(self, *_: Any, **__: Any):
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+class StopAt(Callback):
+    """Ends a training after some steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def on_train_batch_end(self, trainer, *_: Any) -> None:
+        trainer.should_stop = trainer.global_step >= self.steps
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +125,21 @@ def test_an_interrupted_run_saves_a_checkpoint_and_resumes_with_the_same_end(
     for step in (2, 4, 6):
         name = f"eval/step-{step:06d}/samples.jsonl"
         assert jsonl(tmp_path / name) == jsonl(folder / name)
+
+
+def test_a_run_that_goes_on_beyond_its_end_takes_the_rate_of_the_longer_schedule(tmp_path):
+    def last_rate(steps, resume=None):
+        """The rate of the last step of a training that is stopped at its third, if not before."""
+        folder = tmp_path / str(steps)
+        stop = StopAt(min(steps, 3))
+        one = trainer(folder, saver(), stop, max_steps=steps, logger=CSVLog(folder))
+        one.fit(module(), data(), ckpt_path=resume)
+        rows = csv.DictReader((folder / "metrics.csv").open())
+        return [float(row["value"]) for row in rows if row["key"] == "train/lr"][-1]
+
+    last_rate(2)  # its schedule ends near 0
+    resumed = last_rate(5, tmp_path / "2" / "checkpoints" / "last.ckpt")
+    assert resumed == last_rate(6)
 
 
 def test_a_run_that_was_interrupted_before_it_began_names_no_checkpoint(

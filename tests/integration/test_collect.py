@@ -141,12 +141,13 @@ def test_what_is_logged_of_a_rollout_is_worked_out_by_hand():
     assert stats["train/truncated"] == 0.0
 
 
-def test_a_truncated_turn_would_not_stop_however_sure_it_is():
+@pytest.mark.parametrize("fault", [{"truncated": True}, {"has_answer": False}])
+def test_a_turn_that_is_cut_off_or_without_answer_would_not_stop_however_sure_it_is(fault):
     (group,) = rolled([RIGHT + SURE, RIGHT + SURE], [WRONG + SURE, WRONG])
     first, second = group.scored
-    cut = replace(group, scored=((replace(first[0], truncated=True), first[1]), second))
-    # Three of four turns say CORRECT at 0.9; one of these is cut off.
-    assert rollout_stats([cut], SVR(), 1.0)["train/would_stop"] == 2 / 4
+    faulty = replace(group, scored=((replace(first[0], **fault), first[1]), second))
+    # Three of four turns say CORRECT at 0.9; one of these has the fault.
+    assert rollout_stats([faulty], SVR(), 1.0)["train/would_stop"] == 2 / 4
     assert rollout_stats([group], SVR(), 1.0)["train/would_stop"] == 3 / 4
 
 
