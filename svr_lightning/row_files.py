@@ -113,12 +113,12 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
 def _parsed(raw: bytes) -> Any:
     """The JSON value of some bytes, or a ValueError that says where it breaks off."""
     try:
-        return json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_object)
+        return json.loads(raw.decode("utf-8-sig"), object_pairs_hook=distinct_keys)
     except (ValueError, RecursionError) as error:
         return ValueError(f"invalid JSON: {one_line(error)}".replace("line 1 ", ""))
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object whose keys differ; of one that comes twice, JSON would keep the last value."""
     found = dict(pairs)
     if len(found) < len(pairs):

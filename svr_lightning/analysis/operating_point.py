@@ -137,7 +137,7 @@ class Certificate(Struct, frozen=True, kw_only=True):
     @property
     def rule(self) -> StopRule:
         """The rule with the certified threshold."""
-        return rule_from_config({"stop": self.recorded}).stricter(self.certified.threshold)
+        return rule_from_config({"stop": self.recorded}).with_threshold(self.certified.threshold)
 
     @property
     def promises(self) -> tuple[str, ...]:

@@ -187,7 +187,7 @@ def run(options: argparse.Namespace) -> int:
     max_turns = recorded.max_turns if options.max_turns is None else options.max_turns
     gate = options.stop or recorded.rule
     thresholds = options.thresholds or _grid(gate, max_turns)
-    rules = [gate.stricter(float(each)) for each in sorted(set(thresholds), reverse=True)]
+    rules = [gate.with_threshold(float(each)) for each in sorted(set(thresholds), reverse=True)]
     return _certify(_Case(recorded, promises, max_turns), gate, rules, options)
 
 
@@ -208,7 +208,7 @@ def _certify(
     if choice is None:
         _show_failure(candidates, promised, any_left=bool(others))
     else:
-        rule = gate.stricter(choice.threshold)
+        rule = gate.with_threshold(choice.threshold)
         say(f"{rule}: {promised}, on new problems like these")
         notes += case.failing_parts(rule)
         if others:

@@ -83,7 +83,7 @@ class StopRule(ABC):
         """Why the last of ``turns`` ended the trajectory, in a few words."""
         return str(self)
 
-    def stricter(self, threshold: float) -> Self:
+    def with_threshold(self, threshold: float) -> Self:
         """The rule with another value of its field :attr:`strictness`.
 
         Raises:

@@ -395,6 +395,7 @@ HERE = "--upstream http://h/v1 --model m"
             "--upstream-fields: must be a JSON object",
             id="deep",
         ),
+        (HERE + ' --upstream-fields {"a":1,"a":2}', "(an object names 'a' twice; rename one"),
         (f"{HERE} --at-once 0", "at_once=0 must be at least 1"),
         (f"{HERE} --stop Oracle", "--stop: stop={'class_path': 'Oracle'} is no stopping rule; kn"),
         (f"{HERE} --stop {{", "--stop: must be a JSON object (Expecting property"),
