@@ -58,6 +58,7 @@ def end_of(rule: StopRule | None, turns: Sequence[StopSignals], max_turns: int) 
     "rule",
     [
         Confident(),
+        Confident(needs_correct=False),
         Confident(threshold=0.0),
         Confident(score="answer_logprob", threshold=-1.0, needs_correct=False),
         RepeatedAnswer(),

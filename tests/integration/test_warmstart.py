@@ -72,6 +72,7 @@ def test_it_leaves_a_policy_its_samples_and_what_it_did(whole):
         assert f"{held_out[name]:.3f}" in line
     assert "40 held-out problems" in said
     assert f"start.passes makes {facts['steps']} steps" in said
+    assert "minutes" in said
     assert not [*whole.glob("*.ckpt")]
 
 
