@@ -79,6 +79,7 @@ def test_what_is_stated_and_the_verdicts_probability_are_families_of_their_own()
     # The mean over all tokens contains the self-check's: it is in neither free nor stated rules.
     for way in (ways.FREE, ways.STATED):
         assert not any("of the completion" in name for name in known[way].names)
+    assert max(map(len, known)) <= 35  # else the columns beside them do not fit into 80
 
 
 def test_reading_the_trace_takes_the_first_turn_whose_two_strings_are_equal():
