@@ -5,6 +5,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 from tqdm import tqdm
 
+from svr_lightning.core.metrics import NONE
 from svr_lightning.core.types import Turn
 
 COLUMNS = 80
@@ -44,20 +46,23 @@ def interval(bounds: Sequence[float], form: str = "{:.3f}") -> str:
     return f"[{', '.join(map(form.format, bounds))}]"
 
 
-def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> Table:
-    """A table of plain texts: the first column is aligned left, all others right."""
-    heading = Text(title, style="bold") if title else None
-    table = Table(title=heading, title_justify="left", box=SIMPLE, padding=(0, 1), pad_edge=False)
-    for index, name in enumerate(columns):
-        table.add_column(Text(name), justify="right" if index else "left")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
-
-
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
-    """Print a :func:`text_table`."""
-    Console().print(text_table(columns, rows, title))
+    """Print a table of plain texts: the first column is aligned left, all others right.
+
+    A column without any value is left out.
+    """
+    if title:
+        say(title, style="bold")
+    first, *others = zip_longest(columns, *rows, fillvalue="")
+    kept = [first, *(column for column in others if {*column[1:]} - {"", NONE})]
+    padding = (0, 1, 0, int(len(kept) < 9))  # more of them sit closer
+    table = Table(box=SIMPLE, padding=padding, pad_edge=False)
+    heads, *lines = zip(*kept, strict=True)
+    for index, name in enumerate(heads):
+        table.add_column(Text(name), justify="right" if index else "left")
+    for line in lines:
+        table.add_row(*map(Text, line))
+    Console().print(table)
 
 
 def say(*lines: str, style: str = "") -> None:

@@ -18,7 +18,7 @@ first, and answers that cannot be read do not vote.
 """
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,14 @@ from svr_lightning.analysis.metrics import groups, summarize
 from svr_lightning.analysis.replay import MissingTurnsError, curves
 from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.analysis.voting import VOTES, vote
-from svr_lightning.core.metrics import DEFINITIONS
+from svr_lightning.core.metrics import DEFINITIONS, abbreviations
 from svr_lightning.core.ranges import MAX_COUNT
 from svr_lightning.display import interval, print_table, say, short
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import write_json
 
-COLUMNS = ("accuracy", "turns", "avg_total_tokens", "esr", "pse", "accepted", "accepted_accuracy")
-"""Metrics on the terminal."""
+COLUMNS = ("accuracy", "avg_total_tokens", "accepted", "accepted_accuracy", "turns", "esr", "pse")
+"""Metrics on the terminal. A fixed budget has the first two; the last three need several turns."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,25 +85,29 @@ def show(found: Mapping[str, Any], rule: str) -> None:
     say(f"the run's rule: {rule}, T_max = {point['max_turns']}")
     if found["privileged"]:
         say("privileged: labels in prompts", style="bold")
-    heads = [DEFINITIONS[name].head for name in COLUMNS]
+    shown = COLUMNS if point["max_turns"] > 1 else COLUMNS[:4]
+    heads = [DEFINITIONS[name].head for name in shown]
     for part in groups(point["datasets"]):
         title = short(part, 40)
-        budgets = [[str(row["budget"]), *_cells(row, part)] for row in found["fixed"]]
-        rows = [[f"{row['threshold']:.2f}", *_cells(row, part)] for row in found["thresholds"]]
-        own = ["the run's rule", *_cells(point, part)]
+        budgets = [[str(row["budget"]), *_cells(row, part, shown[:2])] for row in found["fixed"]]
+        rows = [
+            [f"{row['threshold']:.2f}", *_cells(row, part, shown)] for row in found["thresholds"]
+        ]
+        own = ["the run's rule", *_cells(point, part, shown)]
         if "votes" not in found:  # the last of K fresh turns knows nothing of the others
             print_table(["K", *heads], budgets, f"{title}: fixed budgets")
         print_table(["threshold", *heads], [*rows, own], f"{title}: adaptive")
         if "stops" in found:
             _print_stops(title, found["stops"][part])
+    say(*abbreviations(shown))
     if "votes" in found:
         _print_votes(found["votes"])
 
 
-def _cells(row: Mapping[str, Any], part: str) -> list[str]:
+def _cells(row: Mapping[str, Any], part: str, columns: Sequence[str]) -> list[str]:
     """The columns of an operating point on a data set or an average."""
     summary = summarize([row["datasets"]])
-    return [summary(part, metric).text for metric in COLUMNS]
+    return [summary(part, metric).text for metric in columns]
 
 
 def _print_stops(title: str, stops: Mapping[str, Any]) -> None:
@@ -125,13 +129,11 @@ def _print_stops(title: str, stops: Mapping[str, Any]) -> None:
 def _print_votes(votes: Mapping[str, Any]) -> None:
     """The accuracy of one sample, and Maj@k, of every data set."""
     rows = []
+    tokens = DEFINITIONS["avg_total_tokens"]
     for name, values in votes.items():
-        heading = short(name, 40)
         for metric, bounds in values["ci95"].items():  # mean@1, maj@3 and so on
             k = metric.partition("@")[2]
-            spent = values.get(f"tokens@{k}")
-            tokens = "" if spent is None else f"{spent:.0f}"
-            rows.append([heading, k, f"{values[metric]:.3f}", interval(bounds), tokens])
-            heading = ""
+            spent = tokens.text(values.get(f"tokens@{k}"))
+            rows.append([short(name, 40), k, f"{values[metric]:.3f}", interval(bounds), spent])
     heads = ("data set", "k", "Maj@k", "95 %", "tokens")
     print_table(heads, rows, "majority of fresh turns")

@@ -10,7 +10,7 @@ Rows are problems or observed turns. Labels and flags are 0 or 1, verdicts are c
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -188,7 +188,7 @@ DEFINITIONS = {
     ),
     "pse": Definition(
         head="PSE",
-        words="premature stop error",
+        words="premature stop error, wrong before T_max",
         columns=("stopped_early", "final_correct"),
         terms=premature_stop,
         higher_is_better=False,
@@ -263,6 +263,17 @@ for each turn; those of first and returned turns count it once."""
 METRIC_NAMES = DEFINITIONS.keys()
 PRINTED = ["accuracy", "turns", "avg_total_tokens", "esr", "pse", "brier"]
 """What the table of an evaluation shows in the terminal; other tables show all ``in_tables``."""
+
+
+def abbreviations(metrics: Iterable[str]) -> list[str]:
+    """What the headings stand for that are not part of their words.
+
+    Examples:
+        >>> abbreviations(["turns", "esr"])
+        ['ESR: early stop rate']
+    """
+    shown = map(DEFINITIONS.__getitem__, metrics)
+    return [f"{m.head}: {m.words}" for m in shown if m.head.lower().strip(".") not in m.words]
 
 
 def value_of(metric: str, *columns: Column) -> float:

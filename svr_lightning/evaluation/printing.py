@@ -3,16 +3,13 @@
 import json
 from pathlib import Path
 
-from rich.console import Console
-from rich.text import Text
-
 from svr_lightning.analysis.metrics import columns_of, summarize
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.results import setting
-from svr_lightning.core.metrics import DEFINITIONS, NONE, PRINTED
+from svr_lightning.core.metrics import DEFINITIONS, NONE, PRINTED, abbreviations
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, Turn
-from svr_lightning.display import interval, plain, print_turn, say, short, text_table
+from svr_lightning.display import interval, plain, print_table, print_turn, say, short
 from svr_lightning.errors import program
 
 _NAME = 16
@@ -49,13 +46,9 @@ def print_outcome(
     grade = {True: ", correct", False: ", incorrect", None: ""}[turn.correct]
     if turn.grading_error is not None:
         grade = ", could not be graded"
-    Console().print(
-        Text.assemble(
-            (f"answer [{plain(record.id)}]: " if name_problem else "answer: ", "bold"),
-            plain(str(turn.answer)) + grade,
-            f"   (turn {record.returned_turn}; stopped: {stop_reason(record, rule)})",
-        )
-    )
+    name = f" [{record.id}]" if name_problem else ""
+    reason = stop_reason(record, rule)
+    say(f"answer{name}: {turn.answer}{grade}   (turn {record.returned_turn}; stopped: {reason})")
 
 
 def stop_reason(record: SampleRecord, rule: StopRule | None) -> str:
@@ -81,13 +74,11 @@ def print_results(file: Path) -> None:
             [short(part, _NAME), str(problems), *cells, interval(bounds) if bounds else NONE]
         )
     heads = (DEFINITIONS[metric].head for metric in PRINTED)
-    table = text_table(("data set", "n", *heads, "Acc., 95 %"), rows)
-    table.padding = (0, 1, 0, 0)
-    console = Console()
-    console.print(table)
+    print_table(("data set", "n", *heads, "Acc., 95 %"), rows)
+    say(*abbreviations(PRINTED))
     settings = results.get("config", {})
     turns = setting(settings, "protocol", "max_turns")
     if turns != 1 and setting(settings, "model", "evaluation", "adaptive") is False:
         note = f"every turn is recorded and the last of {turns} returned; to stop by a rule:"
-        console.print(Text(f"{note} {program()} replay {file.parent}"), soft_wrap=True)
-    console.print(Text(f"{file.parent}: samples.jsonl, results.json"), soft_wrap=True)
+        print(f"{note} {program()} replay {file.parent}")
+    print(f"{file.parent}: samples.jsonl, results.json")

@@ -26,9 +26,17 @@ def test_turns_leave_json_and_print_within_80_columns(tmp_path, capsys):
     assert "=1+1[red]" in shown
     assert "a_long_name a_long_name a_long_name a_l…: fixed budgets" in shown
     assert "toy: stopping rules within 700 tokens per problem" in shown
+    assert "\nPSE: premature stop error, wrong before T_max\n" in shown
     found = read_json(tmp_path / "replay" / "replay.json")
     assert found["fixed"][1]["datasets"]["toy"]["accuracy"] == 3 / 6
     assert "over budget" in shown_by(capsys, folder, "--budget", "5")
+
+
+def test_a_log_of_single_answers_shows_no_column_of_turns_or_tokens(tmp_path, capsys):
+    log = tmp_path / "log.csv"
+    log.write_text("id,confidence,correct\na,1,1\nb,0,0\n")
+    heads = [line.split() for line in shown_by(capsys, log).splitlines() if "Acc." in line]
+    assert heads == [["K", "Acc."], ["threshold", "Acc.", "Accepted", "Sel.", "acc."]]
 
 
 def test_the_operating_point_is_the_rule_that_the_run_had(tmp_path, capsys):
