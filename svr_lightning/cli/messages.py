@@ -52,8 +52,8 @@ def explain(error: BaseException) -> str | None:
         return f"trainer.callbacks: {text}"
     if _NO_GPU.search(text):
         seen = f"this machine has no GPU that torch can use ({text.rstrip('.!')})"
-        cure = "to try the configuration on a CPU add --config hardware/cpu_smoke"
-        return f"{driver_fault() or seen}; {cure}"
+        cure = "to try the configuration on a CPU, which needs neither vLLM nor DeepSpeed, add"
+        return f"{driver_fault() or seen}; {cure} --config hardware/cpu_smoke"
     return None
 
 

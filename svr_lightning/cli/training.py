@@ -206,7 +206,8 @@ class SVRCommandLine(LightningCLI):
         """Leave out what a command does not need.
 
         Answering questions logs nothing, and would leave an empty event file each time. If a
-        server has the policy, nothing here asks for devices or callbacks.
+        server has the policy, nothing here asks for devices or callbacks. A missing GPU is refused
+        before what else is missing, since the cure for it cures the rest.
         """
         config = self.config[self._command]
         if config.data.questions_task is None:
@@ -227,6 +228,8 @@ class SVRCommandLine(LightningCLI):
                 devices=1,
             )
             self.save_config_callback = None
+        if config.trainer.accelerator == "gpu" and not torch.accelerator.is_available():
+            raise MisconfigurationException("No supported gpu backend found")
 
     def _take_questions(self, config: Namespace) -> None:
         """Make each ``--question`` an entry of ``data.questions``."""
