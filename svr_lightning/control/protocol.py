@@ -26,7 +26,7 @@ from svr_lightning.errors import field_error, one_line, require
 
 _OTHER_THAN_TEXT = re.compile(
     r"tools|functions|tool_calls|function_call|audio|modalities|prediction|documents|web_search_options|echo"
-    r"|(?:top_|prompt_)?logprobs|continue_final_message"
+    r"|(?:top_|prompt_)?logprobs|continue_final_message|images?|videos?|files?|file_ids|attachments"
     # An answer of a given form: OpenAI, vLLM, SGLang, llama.cpp, Ollama, Gemini.
     r"|response_(?:format|schema|mime_type|modalities)|guided_\w+|structured_\w+|structural_tag"
     r"|json_schema|grammar|regex|ebnf|format|output_(?:format|schema|config)"

@@ -67,11 +67,14 @@ dashes; and only between a field and its value brackets, arrows, wide colons, ch
 that do not show, as those of text from right to left."""
 _WRAP = r"\\(?:(?:text|math)[a-z]{0,6}|boxed|emph)\{|</?(?:b|i|em|strong|code)>|\}"
 """Emphasis in LaTeX and HTML."""
-_RUN = rf"(?:{_WRAP}|[\s:={re.escape(_MARKS.removesuffix('-') + _OPENERS)}]|-(?!\.?[0-9]))*"
+_RUN = rf"(?:{_WRAP}|[\s:={re.escape(_MARKS[:-2] + _OPENERS)}]|[\u2212-](?!\.?[0-9]))*"
 _QUOTE = re.escape(_MARKS)
-_DECIMAL = r"[0-9]+(?:\.[0-9]+)?"
-_TAKEN_BACK = "no|not|but|then|now|or|actually|wait|sorry|rather|i|mean|maybe|perhaps|to"
-"""Between a verdict and the one that replaces it."""
+_DECIMAL = r"(?:[0-9]*\.)?[0-9]+"
+_TAKEN_BACK = """
+    no|not|but|then|now|or|vs|actually|wait|hmm|oh|sorry|rather|i|mean|maybe|perhaps|changed|to
+    |is|would|be
+"""
+"""Between a value and the one that replaces it, or that takes it back."""
 _ALONE = rf"""
     (?:{_WRAP}|[ \t\r)\]>$\u2705\u2714\u200b-\u200f{_QUOTE}])*+
     (?:
@@ -89,6 +92,10 @@ _RATED = rf"""(?:
         (?ai:/|(?:out[\s-]{{1,4}})?of\b|over\b|in\b|to\b|on\s{{1,4}}a\s{{1,4}}scale\b)
         (?=[^\w\n]{{0,8}}
             (?ai:(?:(?:an?|possible|max(?:imum)?|of)\s){{0,3}}(?:[0-9]|ten|hundred)|from|of))
+    |(?:
+        [^\w\n"]{{0,8}}(?:(?ai:{_TAKEN_BACK})\b[^\w\n"]{{1,8}}){{1,3}}         # 0.9, no, 0.2
+        |\s?(?:[-=]+>|\+/?-|[\u2192\u00b1\u2013\u2014\u2212-])\s?                # 0.9 -> 0.2
+    )(?=\.?[0-9])
 )"""
 _ASIDE = r"[(\[][^()\[\]\n]{0,99}[)\]]"
 _ADORNED = re.compile(
@@ -98,8 +105,9 @@ _ADORNED = re.compile(
         _{{0,3}}(?ai:VERDICT){_RUN}
         (?:(?:{_WORD}|(?ai:or|and|not))(?![^\W_])(?:{_WRAP}|[\s,/&{_QUOTE}])*)*
         (?P<denied>
-            \s?\?                                                            # CORRECT? No
-            |\s?[:=,.]?\s?\"?(?ai:false|no|0)(?=[\"\ ]*(?:[\r\n,;.}}]|$))      # "correct": false
+            \s?!?\?                                                          # CORRECT? No
+            |[^\w\n;]{{0,4}}(?ai:false|not?|0)(?=[\"\ )\]]*(?:[\r\n,;.}}]|$))     # "correct": false
+            |[^\w\n;]{{0,4}}(?ai:partial|partly|in\ part|ish\b|unless|only\ if)  # CORRECT-ish
             |[\u274c\u2717\u2718]
         )?
         (?:[^\w\n]{{0,8}}(?:(?ai:{_TAKEN_BACK})\b[^\w\n]{{1,8}}){{0,3}}{_WORD}(?![^\W_]))?

@@ -45,7 +45,7 @@ _CARDINAL = (
 )
 _WORD = rf"""(?:
     {_CARDINAL}
-    |halves|thirds|squared|cubed|factorial|quadrillion|lakhs?|crores?
+    |halves|thirds|squared|cubed|factorial|mils?|quadrillion|lakhs?|crores?
     |(?:{_STEM}|ten|hundred|thousand|million)(?:teen|ty|ths)
 )"""
 _CHANGES = rf"""(?:
@@ -98,8 +98,8 @@ _REMARK = re.compile(
     re.VERBOSE,
 )
 """Words after a number and its punctuation, as in ``18, in total`` and ``18 - the total``."""
-_SEVERAL = re.compile(r"[,;:.]\s|\b(?:and|or|to)\b|[0-9]\s*~\s*[0-9]")
-"""A line with more than one number, of which none is the answer."""
+_SEVERAL = re.compile(r"[,;:.]\s|\b(?:and|or|to)\b|[0-9]\s*~\s*[0-9]|[<>!]=")
+"""A line with more than one number, of which none is the answer, or with a bound."""
 _DECORATION = " \t%$\u20ac\u00a3*_`\"'.,;:?\\"
 _BRACKETED = re.compile(r"\([^()]+\)|\[[^\[\]]+\]")
 

@@ -290,9 +290,14 @@ def test_a_self_check_of_a_chat_model_is_read_through_its_adornment(text):
         "VERDICT: CORRECT; CONFIDENCE: 1 - guess",
         "VERDICT: CORRECT; CONFIDENCE {1..10}: 1",
         "VERDICT: CORRECT; CONFIDENCE: 0.9.5",
+        "VERDICT: CORRECT; CONFIDENCE: .9 out of 10",
+        "VERDICT: CORRECT; CONFIDENCE: \u22120.95",
+        "VERDICT: CORRECT; CONFIDENCE: 0.95 -> 0.2",
+        "VERDICT: CORRECT; CONFIDENCE: 0.95, no, 0.2",
+        "VERDICT: CORRECT; CONFIDENCE: 0.95 \u00b1 0.5",
     ],
 )
-def test_a_rating_on_another_scale_or_in_another_unit_is_no_confidence(text):
+def test_what_is_no_single_number_between_0_and_1_is_no_confidence(text):
     """A 1 would be the surest."""
     assert stated(text) == ("CORRECT", 0.8)
 
@@ -310,6 +315,12 @@ def test_a_rating_on_another_scale_or_in_another_unit_is_no_confidence(text):
         "VERDICT: CORRECT... I mean WRONG; CONFIDENCE: 0.95",
         "VERDICT: CORRECT = 0\nCONFIDENCE: 0.95",
         "VERDICT: CORRECT: false\nCONFIDENCE: 0.95",
+        "VERDICT: CORRECT!? CONFIDENCE: 0.95",
+        "VERDICT: CORRECT (not); CONFIDENCE: 0.95",
+        "VERDICT: CORRECT - partially; CONFIDENCE: 0.95",
+        "VERDICT: CORRECT unless 0 counts; CONFIDENCE: 0.95",
+        "VERDICT: CORRECT would be WRONG; CONFIDENCE: 0.95",
+        "VERDICT: CORRECT vs INCORRECT; CONFIDENCE: 0.95",
     ],
 )
 def test_a_verdict_that_the_model_takes_back_is_none(text):

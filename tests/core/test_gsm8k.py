@@ -196,6 +196,8 @@ def test_a_mark_with_a_comma_between_digits_is_one_number_or_none():
         "10 - twelve",
         "10 - half of it",
         "10 - x",
+        "x >= 10",
+        "$10 mil",
         "10 =()",
         "10!",
         "10*3",  # neither 103 nor 30

@@ -210,6 +210,7 @@ USER = wrote("user", QUESTION)
             "messages[0].tool_calls is not supported: an answer is one text",
         ),
         (wrote("assistant", None, audio={"id": "a"}), "messages[0].audio is not supported"),
+        (wrote("user", "x", images=["aGk="]), "messages[0].images is not supported"),
         (wrote("user", [{"type": "text"}]), "messages[0].content[0]: a part without text"),
         (
             wrote("user", [{"type": "image_url", "text": "x"}]),
