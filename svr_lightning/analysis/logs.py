@@ -193,8 +193,7 @@ def _read(cells: Any, names: Mapping[str, str]) -> tuple[dict[str, Any], _Turn]:
     """A row's columns and values. Raises ValueError naming the column and what it may hold."""
     if isinstance(cells, ValueError):
         raise cells
-    if not isinstance(cells, dict):
-        raise ValueError("the row is not an object with columns")
+    require(isinstance(cells, dict), "the row is not an object with columns")
     header = _header(tuple(cells), tuple(names.items()))
     values: dict[str, Any] = dict.fromkeys(LOG_COLUMNS)
     required = _REQUIRED[:2] if "answer" in header else _REQUIRED
@@ -259,9 +258,11 @@ def _count(text: str) -> int:
 
 def _truth(text: str) -> bool:
     word = re.sub(r"\.0+$", "", text.casefold())
-    if word in _RIGHT or word in _WRONG:
-        return word in _RIGHT
-    raise ValueError("give 1 or 0, true or false, yes or no, pass or fail, C or I, on or off")
+    require(
+        word in _RIGHT + _WRONG,
+        "give 1 or 0, true or false, yes or no, pass or fail, C or I, on or off",
+    )
+    return word in _RIGHT
 
 
 _READ: Mapping[str, Callable[[str], Any]] = {
@@ -297,8 +298,9 @@ def _tables(problems: Mapping[tuple[str, str], Sequence[_Turn]]) -> dict[str, Tu
         for number, turn in enumerate(turns, start=1):
             place = number - 1 + first
             if turn.turn not in (None, place):
+                found = f"found {turn.turn} instead of {place}"
                 raise ValueError(
-                    f"problem {name!r}: its turns must be numbered from {first}; found {turn.turn}"
+                    f"problem {name!r}: its turns must be numbered from {first}; {found}"
                 )
             judged = (turn.correct, NO_VERDICT, turn.confidence)
             # Where answers are known, an empty one cannot be read; elsewhere none are equal.
@@ -322,15 +324,16 @@ def _tables(problems: Mapping[tuple[str, str], Sequence[_Turn]]) -> dict[str, Tu
 
 
 def _as_written(values: Sequence[float | None]) -> Iterator[float]:
-    """Confidences, nan where there is none; those of single precision as their shortest decimals.
+    """Confidences, nan where there is none; those of a narrow type as the decimals that were kept.
 
     If a program keeps 0.9 in single precision and prints all digits, the log has
-    0.8999999761581421, which no threshold of 0.9 accepts. Multiples of 1/4096 are left alone: they
-    may be shares of votes.
+    0.8999999761581421, which no threshold of 0.9 accepts; in half precision, if all values are
+    hundredths, it has 0.89990234375.
     """
-    exact = np.array(values, float)
-    known = exact[~np.isnan(exact)]
-    single = exact.astype(np.float32)
-    if (known.astype(np.float32) == known).all() and (known * 4096 % 1).any():
-        return (float(str(value)) for value in single)
-    return iter(exact.tolist())
+    kept: Any = np.array(values, float)
+    known = kept[~np.isnan(kept)]
+    if (known.round(2).astype(np.float16) == known).all():
+        kept = kept.round(2)
+    elif (known.astype(np.float32) == known).all():
+        kept = kept.astype(np.float32)
+    return map(float, map(str, kept))

@@ -341,12 +341,15 @@ def test_null_nan_and_an_empty_cell_are_no_cluster(tmp_path, nothing):
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
-def test_confidences_of_single_precision_are_the_decimals_that_were_stated(tmp_path, suffix):
-    stated = [0.9, 0.85, 0.123, 1.0, 0.5]
-    values = [float(np.float32(value)) for value in stated]
-    rows = [{**PLAIN, "id": k, "confidence": value} for k, value in enumerate(values)]
-    log = written(tmp_path, rows, suffix)
-    assert load_log(log).confidence[:, 0].tolist() == stated
+def test_confidences_of_a_narrow_type_are_the_decimals_that_were_stated(tmp_path, suffix):
+    for stated, narrow in (
+        ([0.9, 0.85, 0.123, 1.0, 0.5], np.float32),
+        ([0.9, 0.05, 1.0], np.float16),
+    ):
+        values = [float(narrow(value)) for value in stated]
+        rows = [{**PLAIN, "id": k, "confidence": value} for k, value in enumerate(values)]
+        log = written(tmp_path, rows, suffix)
+        assert load_log(log).confidence[:, 0].tolist() == stated
 
 
 @pytest.mark.parametrize("values", [[115 / 128, 3 / 64], [0.8999999761581421, 0.9], [1.0, 0.0]])
