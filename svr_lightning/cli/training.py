@@ -132,6 +132,10 @@ def _value(text: str) -> Any:
 def _filled(content: Any, sections: Container[str], place: str = "") -> Any:
     """A configuration without sections that hold nothing, such as comments alone."""
     if not isinstance(content, dict):
+        require(
+            isinstance(content, str) or place[:-1] not in sections,
+            f"{place[:-1]}: {content!r} is no section; write settings below the name",
+        )
         return content
     return {
         key: _filled(value, sections, f"{place}{key}.")

@@ -383,6 +383,8 @@ def test_what_is_nested_too_deeply_is_one_line(tmp_path, capsys):
     [
         ("data: {train: {name: no, task: countdown, path: x}}", "False; YAML reads it as somethin"),
         ("data: {train: {name: 1e5, task: countdown, path: x}}", "put it in quotes"),
+        ("trainer: 5", "trainer: 5 is no section"),
+        ("model: {sampling: []}", "model.sampling: [] is no section"),
         ("trainer: {accumulate_grad_batches: 4}", "set model.micro_batch_size instead"),
         ("trainer: {overfit_batches: 2}", "set data.train.limit instead"),
     ],
