@@ -123,7 +123,7 @@ def test_an_answer_that_no_turn_vouches_for(otherwise, outcome, answer):
     assert result.reason == "no turn was accepted by: CORRECT at confidence >= 0.85"
 
 
-def test_the_limit_of_seconds_holds_for_all_turns_together(monkeypatch):
+def test_the_limit_of_seconds_holds_for_all_turns_together(monkeypatch, tmp_path):
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr("svr_lightning.control.controller.time", clock)
 
@@ -131,9 +131,11 @@ def test_the_limit_of_seconds_holds_for_all_turns_together(monkeypatch):
         clock.now += 4.0
         return DOUBT
 
-    result = Controller(client, "countdown", seconds=10.0).solve(QUESTION)
+    found = certificate(tmp_path, promises=[{"name": "wrong", "limit": 0.1}])  # of all answers
+    own = {"rule": found.rule, "max_turns": 4, "certificate": found}
+    result = Controller(client, "countdown", seconds=10.0, **own).solve(QUESTION)
     assert len(result.turns) == 3  # they begin at 0, 4 and 8 seconds
-    assert result.reason == "limit of 10 seconds"
+    assert result.uncertified == (result.reason,) == ("limit of 10 seconds",)
 
 
 def test_a_long_text_is_read_beside_the_event_loop():

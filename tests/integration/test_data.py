@@ -105,12 +105,12 @@ def test_a_fresh_draw_depends_on_its_arguments_alone():
 def test_processes_share_a_fresh_draw_and_none_gets_the_problems_of_another():
     batch = frozenset({"made/3", "made/4"})
     shares = [
-        fresh_source(module(rank=rank, ranks=2), 5, 0, batch, list)(1, 3, frozenset())
+        fresh_source(module(rank=rank, ranks=2), 5, 0, batch, list)(1, 17, frozenset())
         for rank in range(2)
     ]
     ids = [problem.id for share in shares for problem in share]
-    assert [len(share) for share in shares] == [3, 3]
-    assert len(set(ids)) == 6
+    assert [len(share) for share in shares] == [17, 17]
+    assert len(set(ids)) == 34
     assert not batch & set(ids)
 
 
