@@ -61,6 +61,7 @@ THOUGHT = "<think>\na</think>\nb"
                 "<|inner_suffix|>",
                 "</scratchpad>",
                 "</reflection>",
+                "\nHere is my response:",
             )
         ),
         # Behind an answer and its self-check, the marks are quotations.

@@ -65,8 +65,8 @@ def test_answers_without_confidences_are_certified_by_how_many_are_equal(tmp_pat
 
 def test_answers_without_confidences_are_replayed_by_the_rules_that_read_answers(tmp_path):
     rows = [row for k in range(20) for row in answers("rrx", k)]
-    log = written(tmp_path, [{**row, "tokens": 5} for row in rows])
-    assert main(["replay", str(log), "--compare-stops"]) == 0
+    log = written(tmp_path, [{**row, "cost": 5} for row in rows])
+    assert main(["replay", str(log), "--compare-stops", "--columns", "tokens=cost"]) == 0
     found = read_json(tmp_path / "replay" / "replay.json")
     (stops,) = found["stops"].values()
     names = {row["name"] for row in stops["rows"]}

@@ -82,8 +82,10 @@ def test_the_turns_of_unfinished_problems_count_for_the_time_that_is_left(
     assert elapsed == left  # one of the two turns of each
 
 
-def test_a_training_shows_its_steps_in_eighty_columns(tmp_path, capsys):
-    run = trainer(tmp_path, TrainingProgress(), max_steps=2, enable_progress_bar=True)
+def test_a_training_shows_its_steps_in_eighty_columns_unless_it_is_told_not_to(tmp_path, capsys):
+    trainer(tmp_path, TrainingProgress(), max_steps=1).fit(module(), data())
+    assert not re.search("step 1|rollout 0", capsys.readouterr().out)
+    run = trainer(tmp_path, max_steps=2, enable_progress_bar=True)
     run.fit(module(), data())
     lines = capsys.readouterr().out.split("\n")
     assert "".join(lines).isprintable()  # a file gets no codes that move a cursor

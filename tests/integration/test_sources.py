@@ -209,6 +209,14 @@ def test_a_bad_row_is_named_with_its_reason_or_left_out_with_a_warning(
     assert "left out" in caplog.messages[0]
 
 
+def test_references_that_no_grader_reads_are_counted_and_three_are_shown(tmp_path, caplog):
+    rows = [{"problem": "q", "answer": answer} for answer in ("5", *"\u2460\u2461\u2462\u2463")]
+    load_problems(replace(gsm8k(write_lines(tmp_path / "rows.jsonl", rows)), task="math"))
+    (message,) = caplog.messages
+    assert "4 of 5 references have digits" in message
+    assert ("\u2462" in message, "\u2463" in message) == (True, False)
+
+
 @pytest.mark.parametrize("column", ["answer", "cot"])
 def test_a_reference_that_its_own_grader_calls_wrong_is_refused_with_its_row(tmp_path, column):
     row = {"question": "2+3?", "answer": "x" * 3000 if column == "answer" else "5", "cot": "}{"}
