@@ -163,13 +163,13 @@ def _column_names(columns: Sequence[str]) -> dict[str, str]:
         mapped[name] = column
     # After id=question there is no question.
     own = [name for name in LOG_COLUMNS if name in _REQUIRED or name not in mapped.values()]
-    names = dict(zip(own, own, strict=True)) | mapped
+    names = {name: name for name in own} | mapped
     for name, column in mapped.items():
-        shared = [other for other in names if other != name and names[other] == column]
-        require(
-            not shared,
-            f"--columns {name}={column}: this is the column of {''.join(shared[:1])}, too",
-        )
+        for other in names:
+            require(
+                other == name or names[other] != column,
+                f"--columns {name}={column}: this is the column of {other}, too",
+            )
     return names
 
 

@@ -145,8 +145,10 @@ def _refuse_other_modes(given: Mapping[str, Any]) -> None:
             other = sorted(given.keys() - taken)
             shown = [str(given[name]) if name == "recording" else _flag(name) for name in other]
             require(not other, f"--{mode} does not use {', '.join(shown)}; leave it out")
-    both = {"calibrate_on", "check_last"} <= given.keys()
-    require(not both, "give one of --calibrate-on and --check-last")
+    require(
+        not {"calibrate_on", "check_last"} <= given.keys(),
+        "give one of --calibrate-on and --check-last",
+    )
 
 
 def _promises(given: Mapping[str, Any]) -> list[Promise]:

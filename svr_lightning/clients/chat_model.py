@@ -56,8 +56,7 @@ class ChatModel:
             ServerError: of the last try.
         """
         url = self.base_url.rstrip("/") + "/chat/completions"
-        body = self.body(messages, sampling, seed)
-        return await http.exchange(url, body, seed)
+        return await http.exchange(url, self.body(messages, sampling, seed), seed)
 
 
 def check_fields(fields: Any, option: str) -> Fields:

@@ -474,8 +474,7 @@ class _Calls:
         while len(self._running) < min(self._at_once, most):
             self._running[asyncio.ensure_future(self._call(prompt))] = time.monotonic()
         limit = None if left == math.inf else left
-        first = asyncio.FIRST_COMPLETED
-        await asyncio.wait(self._running, timeout=limit, return_when=first)
+        await asyncio.wait(self._running, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         for task, started in self._running.items():
             if task.done():
                 del self._running[task]

@@ -155,8 +155,7 @@ def read_request(body: bytes, model: str) -> tuple[ChatRequest, list[str]]:
                 raise ServerError(message, 400)
     if request.messages[-1].role != "user" or not request.question.strip():
         raise ServerError("messages: the last one must be the user's question, with text", 400)
-    others = fields.keys() - ChatRequest.__struct_fields__
-    ignored = sorted(name[:40] for name in others)[:32]
+    ignored = sorted(name[:40] for name in fields.keys() - ChatRequest.__struct_fields__)[:32]
     if 0 < (request.temperature or 0) < LEAST_TEMPERATURE:
         ignored.append(f"temperature={request.temperature}: raised to {LEAST_TEMPERATURE}")
         request.temperature = LEAST_TEMPERATURE

@@ -244,8 +244,7 @@ class ChatServer:
         except TimeoutError as error:
             raise ServerError("the body did not arrive in time", 408) from error
         if size > self.limits.body:
-            message = f"a body of {size} bytes; at most {self.limits.body} are read"
-            raise ServerError(message, 413)
+            raise ServerError(f"a body of {size} bytes; at most {self.limits.body} are read", 413)
         return bytes(body)
 
     @contextlib.asynccontextmanager

@@ -102,8 +102,7 @@ class Label:
 def label(task: Task, part: str, problem: Problem, grader: Grader | None = None) -> Label:
     """Grade the final part of a completion; one that cannot be graded is wrong, with the reason."""
     try:
-        grade = (grader or GRADERS["paper"]).grade
-        return Label(grade(task, part, problem))
+        return Label((grader or GRADERS["paper"]).grade(task, part, problem))
     except GradingError as error:
         message = one_line(f"problem {problem.id}: counted as wrong, not graded: {error}")
         log.warning("%s", message)
