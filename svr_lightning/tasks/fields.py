@@ -19,7 +19,7 @@ ABSENT |= {"None", "null", "NULL", "[]"}
 _LOST_BACKSLASH = re.compile(
     r"""
     (?:
-    [\x00-\x08\x0b\x0c\x0e-\x1f]  # \boxed, \frac and others, with the first letter lost as well
+    [\x00-\x08\x0b\x0c\x0e-\x1f\x7f]  # \boxed, \frac and others, with the first letter lost as well
     |\t(?=(?:heta|imes|ext|au|frac|binom|riangle[a-z]*|herefore|ilde)(?![a-z]))
     |\t(?=(?:anh?|o)(?:\ ?[\\({^0-9-]|\ [a-z](?![a-z])))
     |\n(?=(?:abla|eqq?|ot(?:in)?|geq|leq|cong|su[bp]seteq|[ew]arrow)(?![a-z])|e\ [0-9])

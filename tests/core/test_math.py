@@ -83,6 +83,7 @@ def test_the_id_is_the_rows_own_if_it_has_one(row, identifier):
         ({"problem": "?", "answer": True}, "'answer'"),
         ({"problem": "?", "answer": [["1"]]}, "'answer'"),
         ({"problem": "?", "answer": float("inf")}, "'answer'"),
+        ({"problem": "?", "answer": "\x7f5"}, r"character U\+007F; remove it"),
     ],
 )
 def test_a_malformed_row_is_refused_in_one_line_that_says_why(row, message):
