@@ -258,6 +258,7 @@ def stated(text: str) -> tuple[str, float]:
         "VERDICT: CORRECT, the WRONG sign was mended; CONFIDENCE: 0.95",
         "VERDICT: CORRECT; RIGHT; CONFIDENCE: 0.95",
         "VERDICT: CORRECT.\nINCORRECT steps: none. CONFIDENCE: 0.95",
+        "- VERDICT: CORRECT\n- CONFIDENCE: 0.95\n- 2 steps",
     ],
 )
 def test_a_self_check_of_a_chat_model_is_read_through_its_adornment(text):
