@@ -32,7 +32,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
         """Write ``path`` so that a kill at any moment leaves the old file or the new one.
 
         Raises:
-            ConfigError: if it holds what :meth:`load_checkpoint` refuses.
+            ConfigError: if it holds what :meth:`load_checkpoint` refuses, or the disk is full.
         """
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
             if not isinstance(fault, OSError):
                 raise
             free = os.statvfs(target.parent)
-            raise RuntimeError(
+            raise ConfigError(
                 f"checkpoint {target} could not be written ({fault.strerror or fault}); "
                 f"{free.f_bavail * free.f_frsize // 2**20} MiB are free; the previous one is intact"
             ) from fault

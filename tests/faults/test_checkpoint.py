@@ -183,7 +183,7 @@ def test_a_write_that_breaks_off_leaves_the_previous_checkpoint_and_says_how_muc
         rf"{saved} could not be written \(File too large\); \d+ MiB are free; "
         "the previous one is intact"
     )
-    with files_no_longer_than(1_000_000), pytest.raises(RuntimeError, match=message):
+    with files_no_longer_than(1_000_000), pytest.raises(ConfigError, match=message):
         DurableCheckpointIO().save_checkpoint(large, saved)
     assert kind.step_of(saved) == 1
     assert names(saved.parent) == ["last.ckpt"]
