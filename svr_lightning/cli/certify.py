@@ -60,6 +60,7 @@ from svr_lightning.analysis.replay import THRESHOLDS, MissingTurnsError, Tables,
 from svr_lightning.analysis.results import Evaluation, certified_settings, setting
 from svr_lightning.analysis.table import TurnTable, pool
 from svr_lightning.cli.values import HELP_OF_RULE, stop_rule
+from svr_lightning.core.metrics import NONE
 from svr_lightning.core.stopping import Posterior, RepeatedAnswer, StopRule, rule_as_config
 from svr_lightning.display import number, print_table, say
 from svr_lightning.errors import ConfigError, require
@@ -479,5 +480,5 @@ def _show_failure(candidates: Sequence[Candidate], promised: str, any_left: bool
 
 def _rate(rates: Mapping[str, float], name: str) -> str:
     if math.isnan(rates[name]):
-        return "-"
+        return NONE
     return f"{rates[name]:.0f}" if name == "tokens" else f"{rates[name]:.3f}"

@@ -129,11 +129,10 @@ def _print_stops(title: str, stops: Mapping[str, Any]) -> None:
 def _print_votes(votes: Mapping[str, Any]) -> None:
     """The accuracy of one sample, and Maj@k, of every data set."""
     rows = []
-    tokens = DEFINITIONS["avg_total_tokens"]
     for name, values in votes.items():
         for metric, bounds in values["ci95"].items():  # mean@1, maj@3 and so on
             k = metric.partition("@")[2]
-            spent = tokens.text(values.get(f"tokens@{k}"))
+            spent = DEFINITIONS["avg_total_tokens"].text(values.get(f"tokens@{k}"))
             rows.append([short(name, 40), k, f"{values[metric]:.3f}", interval(bounds), spent])
     heads = ("data set", "k", "Maj@k", "95 %", "tokens")
     print_table(heads, rows, "majority of fresh turns")

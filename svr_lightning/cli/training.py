@@ -10,6 +10,7 @@ from collections.abc import Container
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
+from shlex import quote
 from typing import Any
 
 import jsonargparse
@@ -274,7 +275,10 @@ class SVRCommandLine(LightningCLI):
         judged = root / "eval" / "after"
         if (judged / RESULTS).is_file():
             method = type(self.model.recipe).__name__
-            rank_zero_info(f"next: {program()} report {method}={judged} --out {root / 'report'}")
+            rank_zero_info(
+                f"next: {program()} report {quote(f'{method}={judged}')} --out "
+                f"{quote(str(root / 'report'))}"
+            )
 
     def before_validate(self) -> None:
         """Refuse a checkpoint that is not there, or that Lightning would look for by itself."""

@@ -269,11 +269,11 @@ def abbreviations(metrics: Iterable[str]) -> list[str]:
     """What the headings stand for that are not part of their words.
 
     Examples:
-        >>> abbreviations(["turns", "esr"])
+        >>> abbreviations(["turns", "esr", "brier"])
         ['ESR: early stop rate']
     """
     shown = map(DEFINITIONS.__getitem__, metrics)
-    return [f"{m.head}: {m.words}" for m in shown if m.head.lower().strip(".") not in m.words]
+    return [f"{m.head}: {m.words}" for m in shown if m.head[:3].lower() not in m.words.lower()]
 
 
 def value_of(metric: str, *columns: Column) -> float:

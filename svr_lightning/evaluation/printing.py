@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from shlex import quote
 
 from svr_lightning.analysis.metrics import columns_of, summarize
 from svr_lightning.analysis.records import SampleRecord
@@ -80,5 +81,5 @@ def print_results(file: Path) -> None:
     turns = setting(settings, "protocol", "max_turns")
     if turns != 1 and setting(settings, "model", "evaluation", "adaptive") is False:
         note = f"every turn is recorded and the last of {turns} returned; to stop by a rule:"
-        print(f"{note} {program()} replay {file.parent}")
+        print(f"{note} {program()} replay {quote(str(file.parent))}")
     print(f"{file.parent}: samples.jsonl, results.json")

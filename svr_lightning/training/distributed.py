@@ -121,8 +121,7 @@ class SVRDeepSpeedStrategy(DeepSpeedStrategy):
         require(
             find_spec("deepspeed") is not None,
             "trainer.strategy: DeepSpeed is not installed; pip install "
-            "'deepspeed>=0.19.8,<0.20', or add --config hardware/1gpu or hardware/cpu_smoke, or "
-            "set trainer.strategy to auto or ddp",
+            "'deepspeed>=0.19.8,<0.20', add --config hardware/1gpu, or set it to auto or ddp",
         )
         super().__init__(stage=2, timeout=timeout, overlap_comm=False)
         assert isinstance(self.config, dict)

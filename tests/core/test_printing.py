@@ -31,7 +31,10 @@ def test_names_are_shortened_in_a_narrow_terminal_and_numbers_are_not(
 def test_a_recording_of_every_turn_says_that_no_rule_has_stopped_it(tmp_path, capsys):
     config = {"protocol": {"max_turns": 3}, "model": {"evaluation": {"adaptive": False}}}
     results = {"datasets": {"toy": VALUES}, "config": config}
-    (tmp_path / "results.json").write_text(json.dumps(results))
-    print_results(tmp_path / "results.json")
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    (folder / "results.json").write_text(json.dumps(results))
+    print_results(folder / "results.json")
     shown = screen(capsys)
+    assert f"svr replay '{folder}'" in shown
     assert "every turn is recorded and the last of 3 returned; to stop by a rule: svr re" in shown

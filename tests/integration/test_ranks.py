@@ -195,7 +195,7 @@ def test_without_deepspeed_its_strategy_is_one_line_that_says_what_to_install(
     options = ("--trainer.default_root_dir", tmp_path, "--trainer.strategy", "deepspeed_stage_2")
     line = refused(capsys, "fit", *TINY, *options)
     assert line.startswith("trainer.strategy: DeepSpeed is not installed")
-    assert "pip install 'deepspeed>=0.19.8,<0.20', or add --config hardware/1gpu" in line
+    assert "pip install 'deepspeed>=0.19.8,<0.20', add --config hardware/1gpu" in line
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     line = refused(capsys, "fit", "--config", "gsm8k")  # whose strategy is DeepSpeed's too
     assert "no GPU" in line
