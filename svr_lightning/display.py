@@ -55,8 +55,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
         say(title, style="bold")
     first, *others = zip_longest(columns, *rows, fillvalue="")
     kept = [first, *(column for column in others if {*column[1:]} - {"", NONE})]
-    padding = (0, 1, 0, int(len(kept) < 9))  # more of them sit closer
-    table = Table(box=SIMPLE, padding=padding, pad_edge=False)
+    # More than eight columns sit closer.
+    table = Table(box=SIMPLE, padding=(0, 1, 0, int(len(kept) < 9)), pad_edge=False)
     heads, *lines = zip(*kept, strict=True)
     for index, name in enumerate(heads):
         table.add_column(Text(name), justify="right" if index else "left")

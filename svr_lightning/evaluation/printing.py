@@ -48,8 +48,10 @@ def print_outcome(
     if turn.grading_error is not None:
         grade = ", could not be graded"
     name = f" [{record.id}]" if name_problem else ""
-    reason = stop_reason(record, rule)
-    say(f"answer{name}: {turn.answer}{grade}   (turn {record.returned_turn}; stopped: {reason})")
+    say(
+        f"answer{name}: {turn.answer}{grade}   (turn {record.returned_turn}; stopped: "
+        f"{stop_reason(record, rule)})"
+    )
 
 
 def stop_reason(record: SampleRecord, rule: StopRule | None) -> str:
