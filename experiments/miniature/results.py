@@ -145,7 +145,8 @@ def best_of(rows: tuple[Judged, ...], seeds: tuple[int, ...]) -> list[Chosen | N
     """The best option of some rows with some seeds within each of :data:`BUDGETS`."""
     options = []
     for one in rows:
-        right, tokens = (x[:, one.index(seeds)] for x in (one.every.right, one.every.tokens))
+        chosen = one.index(seeds)
+        right, tokens = one.every.right[:, chosen], one.every.tokens[:, chosen]
         options.append(Options(names=one.every.names, right=right, tokens=tokens))
     return choose(joined(options), BUDGETS, draw(rows[0].cluster, len(seeds)))
 

@@ -62,7 +62,7 @@ class Replayed:
     @property
     def threshold(self) -> float:
         """The value of the rule's field that was varied."""
-        return float(getattr(self.rule, str(self.rule.strictness)))
+        return float(self.rule.bound)
 
     @property
     def rates(self) -> dict[str, float]:

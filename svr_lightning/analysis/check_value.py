@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from svr_lightning.analysis.choice import Chosen, Options, best_within, gap, joined, measured
+import numpy as np
+
+from svr_lightning.analysis.choice import Chosen, Options, choose, draw, gap, joined, measured
 from svr_lightning.analysis.replay import Row, replay
-from svr_lightning.analysis.stops import as_options, families, options_of
+from svr_lightning.analysis.stops import families, options_of
 from svr_lightning.analysis.table import Bools, FirstRight, TurnTable
 from svr_lightning.core.stopping import Confident, FixedTurns, Majority, StopRule
 
@@ -87,9 +89,14 @@ def _first_that(holds: Bools, table: TurnTable) -> Options:
     """The first turn of which something holds, else the last, with each T_max."""
     limits = range(1, table.correct.shape[1] + 1)
     agreeing = replace(table, correct=holds)
-    ended = (replay(agreeing, FirstRight(), turns) for turns in limits)
-    names = [f"the first turn whose trace agrees, at most {turns} turns" for turns in limits]
-    return as_options(names, ([replace(one, correct=table.correct)] for one in ended))
+    ended = [replay(agreeing, FirstRight(), turns) for turns in limits]
+    return Options(
+        names=tuple(
+            f"the first turn whose trace agrees, at most {turns} turns" for turns in limits
+        ),
+        right=np.array([[table.right_at(one.returned)] for one in ended]),
+        tokens=np.array([[one.total_tokens] for one in ended]),
+    )
 
 
 def check_value(
@@ -111,8 +118,11 @@ def check_value(
     after = ways_of(fresh, refined)
     before = {} if untrained is None else ways_of(untrained)
     budget = answers * float(after[FIRST].tokens.mean())
-    now = best_within(after.items(), budget, refined.cluster)
-    then = best_within(before.items(), budget, refined.cluster)
+    draws = draw(refined.cluster)
+    now, then = (
+        {name: choose(options, [budget], draws)[0] for name, options in ways.items()}
+        for ways in (after, before)
+    )
     rows = []
     for name, chosen in now.items():
         earlier = measured(then[name]) if name in then else None

@@ -11,7 +11,7 @@ Shapes: K options, S training seeds, N problems, R resamples, J splits.
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +28,8 @@ from svr_lightning.analysis.table import Bools, Floats, Ints
 SPLITS = 20
 RESAMPLES = 400
 """Resamples of intervals that include a choice: each chooses 2 x :data:`SPLITS` times."""
-_AT_ONCE = 2**11
-"""Problems in one matrix product: few enough for a processor's cache."""
+_TOGETHER = 7
+"""Splits whose 2**7 combinations of halves share their sums."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,8 @@ def draw(
 
     def drawn(units: Ints, seed: int) -> Floats:
         counts = resample_counts(units, resamples, seed)
-        return np.concatenate([np.ones((1, len(units)), dtype=counts.dtype), counts])
+        # Problem by problem in memory, as sums read them.
+        return np.asfortranarray(np.vstack([np.ones_like(counts[:1]), counts]))
 
     return Draws(
         counts=drawn(cluster, 0),
@@ -81,7 +82,7 @@ class Options:
 
     names: tuple[str, ...]
     """[K]"""
-    right: Floats
+    right: Floats | Bools
     """[K, S, N] in [0, 1]."""
     tokens: Floats
     """[K, S, N]"""
@@ -89,7 +90,7 @@ class Options:
 
 def joined(parts: Sequence[Options]) -> Options:
     """All options together; of those that return the same, the first."""
-    kept: dict[bytes, tuple[str, Floats, Floats]] = {}
+    kept: dict[bytes, tuple[str, Floats | Bools, Floats]] = {}
     for part in parts:
         for name, right, tokens in zip(part.names, part.right, part.tokens, strict=True):
             returned = hashlib.sha256(right.tobytes() + tokens.tobytes()).digest()
@@ -127,24 +128,14 @@ def choose(
         For each budget; None if no option is within it on all problems, or if there are fewer than
         two clusters.
     """
-    options = joined([options])
-    count, _, problems = options.tokens.shape
-    limits = [np.broadcast_to(np.asarray(b, float), options.tokens.shape[1:]) for b in budgets]
-    columns = (options.right, options.tokens, np.array(limits), np.ones_like(limits[:1]))
-    parts = np.vstack([draws.halves, np.ones((1, problems), dtype=bool)])  # [J + 1, N]
-    sums = np.zeros((len(parts), len(draws.counts), sum(map(len, columns))))
-    for start in range(0, problems, _AT_ONCE):
-        block = slice(start, start + _AT_ONCE)
-        drawn = draws.counts[:, block].T[:, None] * draws.seeds.T
-        weights = np.multiply(drawn, draws.weight[block, None, None], order="C")  # [n, S, 1 + R]
-        values = np.concatenate([column[:, :, block] for column in columns])
-        values = np.ascontiguousarray(values.T)  # [n, S, 2K + B + 1]
-        for total, part in zip(sums, parts[:, block], strict=True):
-            total += _rows(weights[part]).T @ _rows(values[part])
+    count = len(options.names)
+    shape = options.tokens.shape[1:]
+    limits = np.array([np.broadcast_to(np.asarray(budget, float), shape) for budget in budgets])
+    sums = _sums((options.right, options.tokens, limits, np.ones((1, *shape))), draws)
     accuracy, tokens = np.empty((2, len(budgets), len(draws.counts)))
     picked: list[Counter[int]] = [Counter() for _ in budgets]
     for row in range(len(draws.counts)):
-        *first, whole = sums[:, row]
+        *first, whole = sums[..., row]
         halves = np.stack([np.array(first), whole - first]).swapaxes(1, 2)  # [2, 2K + B + 1, J]
         right, spent, limit, size = np.split(halves, [count, 2 * count, -1], axis=1)
         each = np.maximum(size, 1)
@@ -154,7 +145,7 @@ def choose(
                 picked[number].update(best.ravel().tolist())
             accuracy[number, row] = _measured_elsewhere(right, best) / size.sum()
             tokens[number, row] = _measured_elsewhere(spent, best) / size.sum()
-    cost, most = np.split(sums[-1, 0, count:-1], [count])  # [K] and [B], of all problems
+    cost, most = np.split(sums[-1, count:-1, 0], [count])  # [K] and [B], of all problems
     return [
         Chosen(
             accuracy=accuracy[number],
@@ -166,6 +157,32 @@ def choose(
         else None
         for number in range(len(budgets))
     ]
+
+
+def _sums(columns: Sequence[Floats | Bools], draws: Draws) -> Floats:
+    """[J + 1, M, 1 + R] sums of columns over the first half of each split, and over all problems.
+
+    Splits go a few at a time: what is added up over the problems that lie in the same halves of
+    all of them serves each one.
+
+    Args:
+        columns: M in all, [m, S, N] each.
+        draws: of S seeds.
+    """
+    parts = np.vstack([draws.halves, np.ones_like(draws.halves[:1])])
+    sums = np.zeros((len(parts), sum(map(len, columns)), len(draws.counts)))
+    for start in range(0, len(parts), _TOGETHER):
+        group = parts[start : start + _TOGETHER]
+        number = 2 ** np.arange(len(group)) @ group  # [N] of the combination of halves
+        for one in np.unique(number):
+            problems = np.flatnonzero(number == one)
+            values = np.concatenate([column[..., problems] for column in columns])
+            values = (values * draws.weight[problems]).T  # [n, S, M]
+            weights = draws.counts.T[problems, None] * draws.seeds.T.astype(float)  # [n, S, 1 + R]
+            total = _rows(values).T @ _rows(weights)
+            for part in np.flatnonzero(group[:, problems[0]]):
+                sums[start + part] += total
+    return sums
 
 
 def _rows(values: Floats) -> Floats:
@@ -183,17 +200,6 @@ def _best(right: Floats, cost: Floats, limit: Floats) -> Ints:
     accuracy = np.where(cost <= limit, right, -1.0)
     best = accuracy == accuracy.max(1, keepdims=True)
     return np.asarray(np.where(best, cost, np.inf).argmin(1))
-
-
-def best_within(
-    ways: Iterable[tuple[str, Options]],
-    budget: Floats | float,
-    cluster: Ints,
-    weight: Floats | None = None,
-) -> dict[str, Chosen | None]:
-    """The best option of each way within one budget, by name; see :func:`choose`."""
-    draws = draw(cluster, weight=weight)
-    return {name: choose(options, [budget], draws)[0] for name, options in ways}
 
 
 def measured(chosen: Chosen | None) -> dict[str, Any]:

@@ -62,12 +62,12 @@ def cluster_sums(values: NDArray[Any], cluster: Ints) -> Floats:
     return np.bincount(cluster, weights=values, minlength=_clusters(cluster)).astype(np.float64)
 
 
-def resample_counts(cluster: Ints, resamples: int, seed: int) -> NDArray[np.int32]:
-    """[R, N] how often each problem is in each resample of the C clusters."""
+def resample_counts(cluster: Ints, resamples: int, seed: int) -> NDArray[np.uint8]:
+    """[R, N] how often each problem is in each resample of the C clusters: a few times at most."""
     count = _clusters(cluster)
     rng = np.random.default_rng(seed)
     shares = np.full(count, 1 / max(count, 1))
-    counts = np.zeros((resamples, len(cluster)), dtype=np.int32)
+    counts = np.zeros((resamples, len(cluster)), dtype=np.uint8)
     # One at a time, since all of them in 64 bits would take gigabytes.
     for row in counts if count else ():
         row[:] = rng.multinomial(count, shares)[cluster]

@@ -5,6 +5,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Annotated, Any
 
 from msgspec import Meta, convert
@@ -58,6 +59,9 @@ class TurnRecord:
     def __post_init__(self) -> None:
         if (self.verdict is None) != (self.confidence is None):
             raise ValueError("a turn needs both 'verdict' and 'confidence', or null for both")
+
+
+_SIGNALS = attrgetter("verdict", "confidence", "truncated", "answer_group", *TokenScores._fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,16 +130,7 @@ class SampleRecord:
     @property
     def signals(self) -> tuple[StopSignals, ...]:
         """[T] what stopping rules may read of the turns."""
-        return tuple(
-            StopSignals(
-                turn.verdict,
-                turn.confidence,
-                turn.truncated,
-                turn.answer_group,
-                *(getattr(turn, name) for name in TokenScores._fields),
-            )
-            for turn in self.turns
-        )
+        return tuple(StopSignals(*_SIGNALS(turn)) for turn in self.turns)
 
     @property
     def line(self) -> str:

@@ -23,17 +23,17 @@ from svr_lightning.analysis.table import (
     Floats,
     Ints,
     TurnTable,
+    at_turn,
     cluster_codes,
-    from_turn_0,
 )
 from svr_lightning.core.metrics import VERDICT_CODES
 from svr_lightning.core.ranges import MAX_COUNT
 from svr_lightning.core.stopping import (
     Confident,
     FixedTurns,
-    Posterior,
-    RepeatedAnswer,
+    Majority,
     StopRule,
+    Voting,
 )
 from svr_lightning.core.types import Verdict
 from svr_lightning.errors import ConfigError, require
@@ -62,15 +62,13 @@ def replay(table: TurnTable, rule: AnyRule | None, max_turns: int) -> TurnTable:
     """
     possible = 0 < max_turns <= MAX_COUNT
     require(possible, f"max_turns={max_turns} must be at least one turn, at most {MAX_COUNT}")
-    stops, turn = _judged(table, rule, max_turns)
+    accepts, turn = _judged(table, rule, max_turns)
+    # Fixed turns end a trajectory whether its answer can be read or not.
+    ends = turn >= rule.turns if isinstance(rule, FixedTurns) else accepts
+    ends = ends & (np.arange(ends.shape[1]) < np.minimum(table.length, max_turns)[:, None])
     rows = np.arange(len(table.ids))
-    accepts = stops
-    if isinstance(rule, StopRule):
-        accepts = stops & (table.answer[rows[:, None], turn - 1] != 0)
-    ends = stops if isinstance(rule, FixedTurns) else accepts
-    places = np.arange(stops.shape[1] + 1)
-    ends = from_turn_0(ends) & (places <= np.minimum(table.length, max_turns)[:, None])
-    observed = np.where(ends.any(1), ends.argmax(1), max_turns)
+    first = ends.argmax(1)
+    observed = np.where(ends[rows, first], first + 1, max_turns)
     observed[table.length == 0] = 0
     for row in np.flatnonzero(observed > table.length):
         raise MissingTurnsError(
@@ -80,9 +78,9 @@ def replay(table: TurnTable, rule: AnyRule | None, max_turns: int) -> TurnTable:
     return replace(
         table,
         observed=observed,
-        returned=from_turn_0(turn)[rows, observed],
+        returned=at_turn(turn, observed),
         stopped_early=(observed > 0) & (observed < max_turns),
-        accepted=from_turn_0(accepts)[rows, observed],
+        accepted=at_turn(accepts, observed),
         rule=rule,
         max_turns=max_turns,
     )
@@ -95,7 +93,7 @@ def require_tokens(table: TurnTable, what: str) -> None:
         ConfigError: saying for how many turns there are none.
     """
     turns = table.length.sum()
-    lacking = turns - np.count_nonzero(table.prompt_tokens + table.completion_tokens)
+    lacking = turns - np.count_nonzero(table.turn_tokens)
     require(
         lacking == 0,
         f"{what}: {lacking} of {turns} turns have no tokens; name their column with --columns "
@@ -104,30 +102,31 @@ def require_tokens(table: TurnTable, what: str) -> None:
 
 
 def _judged(table: TurnTable, rule: AnyRule | None, max_turns: int) -> tuple[Bools, Ints]:
-    """[N, T] whether each turn ends its trajectory, and the turn returned then.
+    """[N, T] whether each turn is accepted if the trajectory ends there, and the turn returned.
 
     It is :meth:`StopRule.stops` and :meth:`StopRule.answer_turn` of all turns at once.
     """
-    shape = table.correct.shape
-    own = np.broadcast_to(np.arange(1, shape[1] + 1), shape)
+    readable = table.answer != 0
+    own = np.broadcast_to(np.arange(1, readable.shape[1] + 1), readable.shape)
     match rule:
         case None:
-            return np.zeros(shape, dtype=np.bool_), own
+            return np.zeros_like(readable), own
         case FirstRight():
             return table.correct, own
         case Confident():
-            stops = (getattr(table, rule.score) >= rule.threshold) & ~table.truncated
+            accepts = (getattr(table, rule.score) >= rule.threshold) & readable & ~table.truncated
             if rule.needs_correct:
-                stops &= table.verdict == VERDICT_CODES[Verdict.CORRECT]
-            return stops, own
-        case Posterior():
-            probability, turn = _after_each(table, replace(rule, threshold=0.5), shape[1])
-            return probability >= rule.threshold, turn
-        case FixedTurns() | RepeatedAnswer():  # whatever T_max is
-            stops, turn = _after_each(table, rule, shape[1])
-        case _:
-            stops, turn = _after_each(table, rule, max_turns)
-    return stops > 0, turn
+                accepts &= table.verdict == VERDICT_CODES[Verdict.CORRECT]
+            return accepts, own
+        case Voting():
+            name = str(rule.strictness)
+            # The value serves every threshold and, but for what can still change a majority, T_max.
+            general = replace(rule, **{name: getattr(type(rule), name)})  # type: ignore[type-var]
+            horizon = max_turns if isinstance(rule, Majority) else readable.shape[1]
+            values, turn = _after_each(table, general, horizon)
+            return values >= rule.bound, turn
+    stops, turn = _after_each(table, rule, max_turns)
+    return (stops > 0) & np.take_along_axis(readable, turn - 1, 1), turn
 
 
 @lru_cache(maxsize=2)  # rules follow each other that differ in T_max or in the threshold

@@ -1,13 +1,20 @@
 """Families of stopping rules compared at equal tokens, from recordings of every turn."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from svr_lightning.analysis.choice import Options, best_within, gap, measured
+from svr_lightning.analysis.choice import Options, choose, draw, gap, measured
 from svr_lightning.analysis.replay import Row, Tables, replay, require_tokens
-from svr_lightning.analysis.table import AnyRule, FirstRight, TurnTable, pool
+from svr_lightning.analysis.table import (
+    AnyRule,
+    FirstRight,
+    TurnTable,
+    at_turn,
+    pool,
+    spent_by_turn,
+)
 from svr_lightning.core.stopping import (
     DEFAULT_THRESHOLD,
     Confident,
@@ -83,8 +90,10 @@ def compare_stops(
         answered = (table.answer[:, :max_turns] != np.arange(1, max_turns + 1)).any()
         known = (*_OF_LOGS, *_OF_ANSWERS) if answered else _OF_LOGS
         rules = {name: some for name, some in rules.items() if name in known}
-    ways = ((name, options_of([table], some)) for name, some in rules.items())
-    chosen = best_within(ways, spent, table.cluster, weight)
+    draws = draw(table.cluster, weight=weight)
+    chosen = {
+        name: choose(options_of([table], some), [spent], draws)[0] for name, some in rules.items()
+    }
     rivals = {name: best for name, best in chosen.items() if best and name != ORACLE}
     winner = max(
         rivals,
@@ -102,19 +111,17 @@ def compare_stops(
 
 def options_of(tables: Sequence[TurnTable], rules: Sequence[tuple[AnyRule, int]]) -> Options:
     """What rules with their T_max return on the recordings of S training seeds."""
-    names = [f"{rule}, at most {turns} turns" for rule, turns in rules]
-    ended = ([replay(table, rule, turns) for table in tables] for rule, turns in rules)
-    return as_options(names, ended)
-
-
-def as_options(names: Sequence[str], ended: Iterable[Sequence[TurnTable]]) -> Options:
-    """Options of which each ended the recordings of S training seeds in its way."""
-    right = []
-    tokens = []
-    for tables in ended:
-        right.append([table.right_at(table.returned) for table in tables])
-        tokens.append([table.total_tokens for table in tables])
-    return Options(names=tuple(names), right=np.array(right), tokens=np.array(tokens))
+    names = tuple(f"{rule}, at most {turns} turns" for rule, turns in rules)
+    right = np.empty((len(rules), len(tables), len(tables[0].ids)), dtype=np.bool_)
+    tokens = np.empty(right.shape)
+    for seed, table in enumerate(tables):
+        spent = spent_by_turn(table.turn_tokens)
+        # In the order of T_max, since a majority of other certainty has the same votes.
+        for option, (rule, turns) in sorted(enumerate(rules), key=lambda each: each[1][1]):
+            ended = replay(table, rule, turns)
+            right[option, seed] = table.right_at(ended.returned)
+            tokens[option, seed] = at_turn(spent, ended.observed)
+    return Options(names=names, right=right, tokens=tokens)
 
 
 def families(

@@ -7,7 +7,7 @@ From records to numbers::
     table.problems["turns"], table.checks["confidence"]  # a row per problem, per self-check
     table.values()                                       # all metrics that the method has
 
-Shapes: N problems of one data set, T the most turns that any of them has, O observed turns.
+Shapes: N problems of one data set, T the most turns that any has, at least 1, O observed turns.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -111,7 +111,7 @@ class TurnTable:
 
     def right_at(self, turn: Ints) -> Bools:
         """[N] whether the answer at each problem's ``turn`` (from 1) is right; not at turn 0."""
-        return np.asarray(from_turn_0(self.correct)[np.arange(len(turn)), turn])
+        return at_turn(self.correct, turn)
 
     @cached_property
     def seen(self) -> Bools:
@@ -119,14 +119,14 @@ class TurnTable:
         return np.asarray(np.arange(self.correct.shape[1]) < self.observed[:, None])
 
     @property
+    def turn_tokens(self) -> Ints:
+        """[N, T] prompt and completion tokens; 0 where they were not counted."""
+        return self.prompt_tokens + self.completion_tokens
+
+    @property
     def total_tokens(self) -> Floats:
         """[N] prompt and completion tokens of all observed turns; nan where some are not known."""
-        return self._spent(self.prompt_tokens + self.completion_tokens)
-
-    def _spent(self, tokens: Ints) -> Floats:
-        """[N] sums over observed turns; nan where one of them is 0, which stands for unknown."""
-        known = np.where(self.seen & (tokens == 0), np.nan, tokens)
-        return np.asarray((self.seen * known).sum(1))
+        return at_turn(spent_by_turn(self.turn_tokens), self.observed)
 
     @cached_property
     def problems(self) -> Mapping[str, NDArray[Any]]:
@@ -135,7 +135,7 @@ class TurnTable:
         ``any_correct`` is up to the last observed turn; tokens are those of all observed turns,
         and nan where some are not known.
         """
-        prompts = self._spent(self.prompt_tokens)
+        prompts = at_turn(spent_by_turn(self.prompt_tokens), self.observed)
         columns = {
             "row": np.arange(len(self.ids)),
             "final_correct": self.right_at(self.returned),
@@ -206,10 +206,10 @@ class TurnTable:
 _COLUMNS = ("length", "returned", "observed", "stopped_early", "accepted")
 _TURN_COLUMNS: dict[str, tuple[type, Any]] = {
     "correct": (np.bool_, False),
-    "verdict": (np.int64, NO_VERDICT),
+    "verdict": (np.int8, NO_VERDICT),
     "confidence": (np.float64, np.nan),
     "truncated": (np.bool_, False),
-    "answer": (np.int64, 0),
+    "answer": (np.int32, 0),
     **dict.fromkeys(TokenScores._fields, (np.float64, np.nan)),
     "prompt_tokens": (np.int64, 0),
     "completion_tokens": (np.int64, 0),
@@ -218,9 +218,16 @@ _TURN_COLUMNS: dict[str, tuple[type, Any]] = {
 _VERDICTS = {code: verdict for verdict, code in VERDICT_CODES.items()}
 
 
-def from_turn_0(column: NDArray[Any]) -> NDArray[Any]:
-    """[N, 1 + T] a column of turns after one of zeros, so that turn t has index t."""
-    return np.pad(column, ((0, 0), (1, 0)))
+def at_turn(column: NDArray[Any], turn: Ints) -> NDArray[Any]:
+    """[N] the entry of a [N, T] column at each problem's ``turn`` (from 1); 0 at turn 0."""
+    entries = np.asarray(column[np.arange(len(turn)), turn - 1])
+    entries[turn == 0] = 0
+    return entries
+
+
+def spent_by_turn(tokens: Ints) -> Floats:
+    """[N, T] sums of [N, T] up to each turn; nan from the first 0 on, which stands for unknown."""
+    return np.cumsum(np.where(tokens == 0, np.nan, tokens), 1)
 
 
 def empty_turns(problems: int, turns: int) -> dict[str, NDArray[Any]]:
@@ -291,10 +298,10 @@ def _problem(record: SampleRecord) -> RecordedProblem:
                 f"record {record.id!r} of {record.dataset!r} has no label at turn {turn.turn}; "
                 "metrics are for problems with a reference"
             )
-        verdict = NO_VERDICT if turn.verdict is None else VERDICT_CODES[turn.verdict]
         tokens = (turn.prompt_tokens, turn.completion_tokens)
         if 0 in tokens:  # a sum of what was counted would be too low
             tokens = (0, 0)
+        verdict = NO_VERDICT if turn.verdict is None else VERDICT_CODES[turn.verdict]
         rows.append((standing, verdict, *signals[1:], *tokens))
     return RecordedProblem(
         id=record.id,
@@ -314,8 +321,9 @@ def turn_table(
     """The columns of a data set, as its ``rule`` with T_max left it."""
     ids, clusters, returned, observed, early, accepted, turns = zip(*problems, strict=True)
     length = np.array([len(each) for each in turns])
-    columns = empty_turns(len(ids), length.max())
-    recorded = np.arange(length.max()) < length[:, None]
+    width = max(1, length.max())
+    columns = empty_turns(len(ids), width)
+    recorded = np.arange(width) < length[:, None]
     for column, values in zip(columns.values(), np.concatenate(turns).T, strict=True):
         column[recorded] = values
     table = TurnTable(
@@ -345,18 +353,16 @@ def pool(tables: Mapping[str, TurnTable]) -> TurnTable:
     Their rules may differ, so it names none; T_max is the largest of theirs.
     """
     parts = list(tables.values())
-    width = max(table.correct.shape[1] for table in parts)
-    columns: dict[str, Any] = {}
-    for name in (*_COLUMNS, *_TURN_COLUMNS):
-        values = [getattr(table, name) for table in parts]
-        if name in _TURN_COLUMNS:
-            _, empty = _TURN_COLUMNS[name]
-            beyond = [((0, 0), (0, width - value.shape[1])) for value in values]
-            values = [
-                np.pad(value, missing, constant_values=empty)
-                for value, missing in zip(values, beyond, strict=True)
-            ]
-        columns[name] = np.concatenate(values)
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(table, name) for table in parts]) for name in _COLUMNS
+    }
+    columns |= empty_turns(len(columns["length"]), max(table.correct.shape[1] for table in parts))
+    start = 0
+    for table in parts:
+        rows = slice(start, start := start + len(table.ids))
+        for name in _TURN_COLUMNS:
+            part = getattr(table, name)
+            columns[name][rows, : part.shape[1]] = part
     return TurnTable(
         dataset=" + ".join(tables),
         ids=tuple(f"{name}/{problem}" for name, table in tables.items() for problem in table.ids),

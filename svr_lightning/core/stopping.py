@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from msgspec import Meta
@@ -27,6 +28,8 @@ Score = Literal[
     "completion_logprob",
     "solution_logprob",
 ]
+Judgements = Iterator[tuple[float, int]]
+"""For each turn, a value that decides whether it stops, and the turn returned then."""
 
 
 class StopRule(ABC):
@@ -55,8 +58,11 @@ class StopRule(ABC):
 
     @property
     def needs_tokens(self) -> bool:
-        """Whether it reads log-probabilities of sampled tokens, which a server may not give."""
-        return False
+        """Whether it reads log-probabilities of sampled tokens, which a server may not give.
+
+        Every score comes from some, but for the confidence.
+        """
+        return getattr(self, "score", "confidence") != "confidence"
 
     @abstractmethod
     def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
@@ -71,9 +77,7 @@ class StopRule(ABC):
         """The turn (from 1) whose answer is returned if no other follows; the last by default."""
         return len(turns)
 
-    def after_each(
-        self, turns: Sequence[StopSignals], max_turns: int
-    ) -> Iterator[tuple[float, int]]:
+    def after_each(self, turns: Sequence[StopSignals], max_turns: int) -> Judgements:
         """For each of ``turns``: whether it ends the trajectory, and the turn returned then."""
         for count in range(1, len(turns) + 1):
             seen = turns[:count]
@@ -82,6 +86,11 @@ class StopRule(ABC):
     def reason(self, turns: Sequence[StopSignals]) -> str:
         """Why the last of ``turns`` ended the trajectory, in a few words."""
         return str(self)
+
+    @property
+    def bound(self) -> Any:
+        """The value of its field :attr:`strictness`."""
+        return getattr(self, str(self.strictness))
 
     def with_threshold(self, threshold: float) -> Self:
         """The rule with another value of its field :attr:`strictness`.
@@ -92,7 +101,7 @@ class StopRule(ABC):
         name = self.strictness
         if name is None:
             raise ConfigError(f"the stopping rule, {self}, has no threshold; name one that has")
-        whole = isinstance(getattr(self, name), int) and threshold.is_integer()
+        whole = isinstance(self.bound, int) and threshold.is_integer()
         return replace(self, **{name: int(threshold) if whole else threshold})  # type: ignore[type-var]
 
 
@@ -111,8 +120,26 @@ class FixedTurns(StopRule):
         return len(turns) >= self.turns
 
 
+class Voting(StopRule):
+    """A rule on a value of the answers so far: how often, or how surely, one was given."""
+
+    @abstractmethod
+    def after_each(self, turns: Sequence[StopSignals], max_turns: int) -> Judgements:
+        """After each turn, what must reach the field :attr:`strictness`, and the turn returned."""
+
+    def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
+        """Whether the value after the last turn reaches its threshold."""
+        *_, (value, _) = self.after_each(turns, max_turns)
+        return bool(value >= self.bound)
+
+    def answer_turn(self, turns: Sequence[StopSignals], max_turns: int) -> int:
+        """The turn whose answer the value speaks for."""
+        *_, (_, returned) = self.after_each(turns, max_turns)
+        return returned
+
+
 @dataclass(frozen=True, kw_only=True)
-class RepeatedAnswer(StopRule):
+class RepeatedAnswer(Voting):
     """Stops when an answer has been given ``times`` times. Unreadable answers never count."""
 
     times: Annotated[int, Meta(ge=2)] = 2
@@ -124,15 +151,18 @@ class RepeatedAnswer(StopRule):
     def __str__(self) -> str:
         return f"an answer given {self.times} times" + " in a row" * self.in_a_row
 
-    def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
-        """Whether the last turn's answer has been given often enough."""
-        answer = turns[-1].answer
-        recent = turns[-self.times :] if self.in_a_row else turns
-        return bool(answer) and sum(turn.answer == answer for turn in recent) >= self.times
+    def after_each(self, turns: Sequence[StopSignals], max_turns: int) -> Judgements:
+        """How often the answer of each turn has been given, and the turn itself."""
+        votes = Counter[int | None]()
+        for count, turn in enumerate(turns, start=1):
+            if self.in_a_row and turn.answer not in votes:
+                votes.clear()
+            votes[turn.answer] += 1
+            yield votes[turn.answer] if turn.answer else 0, count
 
 
 @dataclass(frozen=True, kw_only=True)
-class Majority(StopRule):
+class Majority(Voting):
     """The majority of the turns' answers; stops as soon as it is settled.
 
     The answer that most turns gave is returned; ties go to the answer that was given first, and
@@ -150,37 +180,25 @@ class Majority(StopRule):
         sure = "settled" if self.certainty == 1 else f"sure at {self.certainty:g}"
         return f"the majority is {sure}"
 
-    def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
-        """Whether the majority is settled, or certain enough."""
-        votes = self._votes(turns)
-        if not votes:
-            return False
-        leader = max(votes, key=votes.__getitem__)
-        left = max_turns - len(turns)
-        given = list(votes)
-        # A rival that catches up wins only if it was given before the leader.
-        settled = left <= votes[leader] and all(
-            votes[rival] + left < votes[leader] + (given.index(rival) > given.index(leader))
-            for rival in votes
-            if rival != leader
-        )
-        second = max((votes[rival] for rival in votes if rival != leader), default=0)
-        return settled or (self.certainty < 1 and _lead(votes[leader], second) >= self.certainty)
-
-    def answer_turn(self, turns: Sequence[StopSignals], max_turns: int) -> int:
-        """The first turn that gave the majority's answer."""
-        votes = self._votes(turns)
-        if not votes:
-            return len(turns)
-        leader = max(votes, key=votes.__getitem__)
-        return [turn.answer for turn in turns].index(leader) + 1
-
-    @staticmethod
-    def _votes(turns: Sequence[StopSignals]) -> Counter[int]:
-        """Votes by answer, in the order in which they were first given; max() takes the first."""
-        return Counter(turn.answer for turn in turns if turn.answer)
+    def after_each(self, turns: Sequence[StopSignals], max_turns: int) -> Judgements:
+        """After each turn, how certain the majority is, and the turn that gave its answer first."""
+        votes = Counter[int]()  # in the order in which answers were given; max() takes the first
+        first: dict[int, int] = {}
+        for count, turn in enumerate(turns, start=1):
+            if turn.answer:
+                votes[turn.answer] += 1
+                first.setdefault(turn.answer, count)
+            leader = max(votes, key=votes.__getitem__, default=0)
+            rivals = [rival for rival in votes if rival != leader]
+            # A rival that catches up wins only if it was given before the leader.
+            ahead = max((votes[one] + (first[one] < first[leader]) for one in rivals), default=0)
+            settled = ahead + max_turns - count <= votes[leader]
+            lead = _lead(votes[leader], max((votes[rival] for rival in rivals), default=0))
+            certain = 1.0 if settled else min(lead, math.nextafter(1, 0))
+            yield certain if votes else 0.0, first.get(leader, count)
 
 
+@cache
 def _lead(first: int, second: int) -> float:
     """P(p > 1/2) for p ~ Beta(first + 1, second + 1): a binomial tail."""
     trials = first + second + 1
@@ -188,7 +206,7 @@ def _lead(first: int, second: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Posterior(StopRule):
+class Posterior(Voting):
     """Stops when votes and a score together make one answer probable enough, and returns it.
 
     A turn whose ``score`` is p names the right answer with probability p, and else one of
@@ -220,25 +238,7 @@ class Posterior(StopRule):
         """Whether votes are weighed by a part of the self-check, or by its tokens."""
         return self.score in _OF_SELF_CHECK
 
-    @property
-    def needs_tokens(self) -> bool:
-        """Whether its score comes from log-probabilities: all but the confidence."""
-        return self.score != "confidence"
-
-    def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
-        """Whether an answer is probable enough."""
-        return self._last(turns)[0] >= self.threshold
-
-    def answer_turn(self, turns: Sequence[StopSignals], max_turns: int) -> int:
-        """The first turn with the most probable answer; the last one if no answer can be read."""
-        return self._last(turns)[1]
-
-    def _last(self, turns: Sequence[StopSignals]) -> tuple[float, int]:
-        return list(self.after_each(turns, len(turns)))[-1]
-
-    def after_each(
-        self, turns: Sequence[StopSignals], max_turns: int
-    ) -> Iterator[tuple[float, int]]:
+    def after_each(self, turns: Sequence[StopSignals], max_turns: int) -> Judgements:
         """After each turn, the probability of the most probable answer, and its first turn."""
         first: dict[int, int] = {}
         for count, probable in enumerate(self.probabilities(turns), start=1):
@@ -321,11 +321,6 @@ class Confident(StopRule):
         """Whether it reads a verdict or a confidence, or the probabilities of their tokens."""
         return self.needs_correct or self.score in _OF_SELF_CHECK
 
-    @property
-    def needs_tokens(self) -> bool:
-        """Whether its score is a log-probability or comes from some: all but the confidence."""
-        return self.score != "confidence"
-
     def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
         """Whether the last turn has the score, and the verdict if needed."""
         turn = turns[-1]
@@ -348,7 +343,9 @@ _NAMES: Mapping[Score, str] = {
     "completion_logprob": "log-probability of the completion",
     "solution_logprob": "log-probability of the solution",
 }
-RULES: Mapping[str, type[StopRule]] = {rule.__name__: rule for rule in StopRule.__subclasses__()}
+RULES: Mapping[str, type[StopRule]] = {
+    rule.__name__: rule for rule in (FixedTurns, RepeatedAnswer, Majority, Posterior, Confident)
+}
 """The rules of this file; only these are read from recorded results."""
 
 

@@ -80,14 +80,14 @@ def test_options_that_return_the_same_are_one():
     assert joined([one]).tokens == pytest.approx(2.0)
 
 
-def test_many_problems_are_summed_block_by_block(monkeypatch):
+def test_splits_share_their_sums(monkeypatch):
     given = options([[1, 0, 1, 1, 0], [0, 1, 1, 0, 1]], [10, 12])
     draws = draw(np.arange(5), resamples=20)
     (whole,) = choose(given, [11.5], draws)
-    monkeypatch.setattr(choice, "_AT_ONCE", 2)  # blocks of two, two and one
-    (blocks,) = choose(given, [11.5], draws)
+    monkeypatch.setattr(choice, "_TOGETHER", 1)
+    (alone,) = choose(given, [11.5], draws)
     assert whole is not None
-    assert blocks is not None
-    assert blocks.names == whole.names
-    assert blocks.accuracy.tolist() == whole.accuracy.tolist()
-    assert blocks.tokens.tolist() == whole.tokens.tolist()
+    assert alone is not None
+    assert alone.names == whole.names
+    assert alone.accuracy.tolist() == whole.accuracy.tolist()
+    assert alone.tokens.tolist() == whole.tokens.tolist()
