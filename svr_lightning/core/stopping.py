@@ -245,7 +245,8 @@ class Posterior(Voting):
             for answer in probable:
                 first.setdefault(answer, count)
             best = max(probable, key=probable.__getitem__, default=0)
-            yield probable.get(best, 0.0), first.get(best, count)
+            # Rounded, so that a probability of 0.7 reaches a threshold of 0.7.
+            yield round(probable.get(best, 0.0), 12), first.get(best, count)
 
     def probabilities(self, turns: Sequence[StopSignals]) -> Iterator[dict[int, float]]:
         """The probability of each answer after each turn, in the order in which they were given.

@@ -255,6 +255,7 @@ def test_a_posterior_stops_at_its_threshold_and_returns_the_most_probable_answer
     assert ending(Posterior(threshold=0.9), turns, 5) == Ending(3, 2, True, accepted=True)
     assert ending(Posterior(threshold=0.999), turns, 3) == Ending(3, 2, False)
     assert ending(Posterior(), votes((0, 0.9), (0, 0.9)), 2) == Ending(2, 2, False)
+    assert ending(Posterior(threshold=0.7), votes((1, 0.7)), 2) == Ending(1, 1, True, accepted=True)
 
 
 @pytest.mark.parametrize(
