@@ -32,7 +32,8 @@ CHUNK = 4096
 SHARED = 16
 """Shortest shared prefix, in tokens, whose columns are copied."""
 
-_SERVED = (DynamicLayer, LinearAttentionLayer, LinearAttentionAndFullAttentionLayer)
+SPARE = 32
+"""Columns for the next tokens that a layer adds to its buffers when these are full."""
 
 Tokens = tuple[int, ...]
 Forward = Callable[[list[list[int]], list[int], DynamicCache], Tensor]
@@ -59,7 +60,7 @@ def read_prompts(
         them, and the cache of all.
     """
     # Only of such layers can the states of a prefix be separated from those of the rest.
-    shares = all(type(layer) is DynamicLayer for layer in new_cache(config).layers)
+    shares = all(type(layer) is SpareLayer for layer in new_cache(config).layers)
     whole, rest = _plan(prompts) if shares else (prompts, [])
     order: list[Tokens] = []
     scores: list[Tensor] = []
@@ -119,6 +120,40 @@ def _chunks(ends: Iterable[_End]) -> Iterator[list[_End]]:
 # --- the cache ----------------------------------------------------------------------------------
 
 
+class SpareLayer(DynamicLayer):  # type: ignore[misc]
+    """Keys and values in buffers with spare columns, into which new tokens are written.
+
+    The layer of transformers copies all columns to append one. Whoever sets ``keys``, to reorder or
+    to trim, leaves the buffers behind; the next update makes new ones.
+    """
+
+    keys: Tensor
+    values: Tensor
+    _buffers: tuple[Tensor, Tensor]
+    _shown: Tensor | None = None
+    """The keys as the last update left them, a view of the first buffer."""
+
+    def update(self, keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Append new keys and values; returns all."""
+        if not self.is_initialized:
+            self.lazy_initialization(keys, values)
+            self.keys, self.values = keys, values
+            return keys, values
+        held = self.keys.shape[-2]
+        end = held + keys.shape[-2]
+        if self.keys is not self._shown or end > self._buffers[0].shape[-2]:
+            room = (0, 0, 0, end - held + SPARE)
+            self._buffers = functional.pad(self.keys, room), functional.pad(self.values, room)
+        for buffer, new in zip(self._buffers, (keys, values), strict=True):
+            buffer[:, :, held:end] = new
+        self.keys, self.values = (buffer[:, :, :end] for buffer in self._buffers)
+        self._shown = self.keys
+        return self.keys, self.values
+
+
+_SERVED = (SpareLayer, LinearAttentionLayer, LinearAttentionAndFullAttentionLayer)
+
+
 def new_cache(config: Any) -> DynamicCache:
     """An empty cache for a model configuration.
 
@@ -127,6 +162,9 @@ def new_cache(config: Any) -> DynamicCache:
             forgets columns on its own, as that of sliding-window attention does.
     """
     cache = DynamicCache(config=config)
+    cache.layers = [
+        SpareLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers
+    ]
     for layer in cache.layers:
         if type(layer) not in _SERVED:
             kind = type(layer).__name__.removeprefix("Dynamic").removesuffix("Layer")
