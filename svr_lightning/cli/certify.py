@@ -23,6 +23,7 @@ user.
 import argparse
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -60,7 +61,7 @@ from svr_lightning.analysis.replay import THRESHOLDS, MissingTurnsError, Tables,
 from svr_lightning.analysis.results import Evaluation, certified_settings, setting
 from svr_lightning.analysis.table import TurnTable, pool
 from svr_lightning.cli.values import HELP_OF_RULE, stop_rule
-from svr_lightning.core.metrics import NONE
+from svr_lightning.core.metrics import NONE, abbreviations
 from svr_lightning.core.stopping import Posterior, RepeatedAnswer, StopRule, rule_as_config
 from svr_lightning.display import number, print_table, say
 from svr_lightning.errors import ConfigError, require
@@ -114,9 +115,10 @@ def _number(wanted: str, holds: Callable[[float], bool]) -> Callable[[str], floa
     """An option's value for which a condition ``holds``, which is ``wanted`` in words."""
 
     def number(text: str) -> float:  # by this name argparse refuses what is none
-        if not holds(float(text)):
-            raise argparse.ArgumentTypeError(f"{text} must be {wanted}")
-        return float(text)
+        with suppress(ValueError):
+            if holds(float(text)):
+                return float(text)
+        raise argparse.ArgumentTypeError(f"{text} must be {wanted}")
 
     return number
 
@@ -442,7 +444,6 @@ def _plan(promises: Sequence[Promise], size: int, delta: float) -> int:
 
 
 _RATES = ("accepted", "pse", "wrong_accepted", "wrong", "tokens")
-_HEADS = ("threshold", "accepted", "PSE", "wrong acc.", "wrong", "tokens", "certified")
 
 
 def _show(candidates: Sequence[Candidate], calibration: Tables, max_turns: int) -> None:
@@ -450,14 +451,15 @@ def _show(candidates: Sequence[Candidate], calibration: Tables, max_turns: int) 
     problems, clusters = _sizes(calibration)
     variants = f" ({clusters} without variants)" if clusters < problems else ""
     title = f"calibration: {problems} problems{variants}, T_max = {max_turns}"
+    shown = [name for name in _RATES if name != "pse" or max_turns > 1]
     rows = []
     for row in reversed(candidates):
-        rates = [_rate(row.rates, name) for name in _RATES]
+        rates = [_rate(row.rates, name) for name in shown]
         certified = "yes" if row.certified else "no" if row.level else "not tested"
         rows.append([number(row.threshold), *rates, certified])
     say(title, style="bold")
-    say("PSE: wrong and stopped before T_max; wrong acc.: wrong among accepted answers")
-    print_table(_HEADS, rows)
+    say(*abbreviations({"pse"}.intersection(shown)))
+    print_table(("threshold", *shown, "certified"), rows)
 
 
 def _show_failure(candidates: Sequence[Candidate], promised: str, any_left: bool) -> None:

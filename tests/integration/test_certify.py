@@ -98,6 +98,7 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written_where_predict_
         "CORRECT at confidence >= 0.99: pse at most 0.1, with confidence 0.9, on new"
         in " ".join(shown.split())
     )
+    assert "PSE: premature stop error" in shown
     assert max(map(len, shown.splitlines()[:-1])) <= 80
     assert f", {policy}/operating_point.json\n" in shown  # a path is not broken
 
@@ -289,6 +290,7 @@ def test_the_plan_says_how_many_labels_a_promise_needs(capsys):
         ("--calibrate-on 0.001", "--calibrate-on 0.001: no problem is left"),
         ("--min-accuracy 1e-17", "--min-accuracy: 1e-17 must be above 0 and below 1"),
         ("--confidence nan", "--confidence: nan must be above 0 and below 1"),
+        ("--confidence 90%", "--confidence: 90% must be above 0 and below 1"),
         ("--thresholds nan", "threshold=nan must lie in [0, 1]"),
         ("--write /no/policy", "--write: /no/policy: no such folder"),
         ("--max-turns 0", "max_turns=0 must be at least one turn"),

@@ -76,10 +76,11 @@ def test_answers_without_confidences_are_replayed_by_the_rules_that_read_answers
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet", "csv"])
-def test_the_log_of_another_program_is_certified(tmp_path, suffix):
+def test_the_log_of_another_program_is_certified(tmp_path, suffix, capsys):
     log = written(tmp_path, log_rows(), suffix)
     command = ["certify", str(log), "--calibrate-on", "1", *NAMES, "tokens=cost", "cluster=twin"]
     assert main([*command, "--max-wrong-accepted", "0.1"]) == 0
+    assert "pse" not in screen(capsys).lower()  # of one turn none stops early
     content = read_json(tmp_path / "certify" / "certificate.json")
     rates = content["certified"]["rates"]
     assert content["certified"]["threshold"] == 0.9
