@@ -35,8 +35,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def program() -> str:
     """The program that the user called: ``svr``, or ``python -m svr_lightning``."""
-    called = Path(sys.argv[0])
-    as_module = (called.parent.name, called.name) == ("svr_lightning", "__main__.py")
+    as_module = Path(sys.argv[0]).parts[-2:] == ("svr_lightning", "__main__.py")
     return "python -m svr_lightning" if as_module else "svr"
 
 

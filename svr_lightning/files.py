@@ -15,7 +15,7 @@ from svr_lightning.errors import did_you_mean, require
 def config_file(given: str) -> Path:
     """The configuration that a path, or a name such as ``hardware/1gpu``, stands for.
 
-    Named ones ship with the package; in a checkout they lie beside it.
+    Named ones ship with the package; in a checkout they lie beside it. The suffix may be missing.
 
     Raises:
         ConfigError: if there is neither such a file nor such a name.
@@ -26,11 +26,11 @@ def config_file(given: str) -> Path:
     folder = package / "configs"
     folder = folder if folder.is_dir() else package.parent / "configs"
     name = given.removeprefix("configs/").removesuffix(".yaml")
-    configs = {
+    beside = {str(path.with_suffix("")): path for path in Path(given).parent.glob("*.yaml")}
+    configs = beside | {
         path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.yaml")
     }
-    hint = did_you_mean(name, configs)
-    hint = "; this is a folder" if os.path.isdir(given) else hint
+    hint = "; this is a folder" if os.path.isdir(given) else did_you_mean(name, configs)
     require(name in configs, f"--config {given}: no such file or named configuration{hint}")
     return configs[name]
 

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from svr_lightning.__main__ import main
 from svr_lightning.cli.main import READING, SERVING, parser_of
 from svr_lightning.cli.messages import explain
+from svr_lightning.errors import ConfigError
 from svr_lightning.files import config_file
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
@@ -102,6 +103,10 @@ def test_a_configuration_is_found_by_name_or_path(tmp_path, monkeypatch):
     (tmp_path / "gsm8k.yaml").touch()
     assert config_file("gsm8k.yaml") == Path("gsm8k.yaml")
     assert config_file("gsm8k") == ROOT / "configs" / "gsm8k.yaml"
+    (tmp_path / "my_data.yaml").touch()
+    assert config_file("my_data") == Path("my_data.yaml")
+    with pytest.raises(ConfigError, match=r"--config my_dat\.yaml: .*; did you mean 'my_data'\?"):
+        config_file("my_dat.yaml")
 
 
 @pytest.mark.parametrize(
@@ -213,7 +218,8 @@ def test_no_command_takes_an_abbreviated_flag(capsys):
 
 
 def test_faults_of_the_system_are_one_line_and_those_of_the_program_are_not_hidden():
-    assert "disk is full" in str(explain(OSError(errno.ENOSPC, "No space left", "run/x.ckpt")))
+    full = str(explain(OSError(errno.ENOSPC, "No space left", "run/x.csv")))
+    assert full == "run/x.csv: the disk is full; free some space and start again"
     assert "run/x: " in str(explain(OSError(errno.EROFS, "Read-only", "run/x")))
     assert "hardware/cpu_smoke" in str(explain(RuntimeError("No supported gpu backend found!")))
     assert explain(RuntimeError("shapes do not match")) is None
