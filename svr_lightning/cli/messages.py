@@ -157,10 +157,7 @@ def driver_fault() -> str | None:
 def _of_system(error: OSError) -> str | None:
     where = f"{error.filename}: " if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return (
-            f"{where}the disk is full; free some space and start again, a training with "
-            "--ckpt_path last"
-        )
+        return f"{where}the disk is full; free some space and start again"
     if where:
         reason = error.strerror or type(error).__name__
         return f"{where}cannot be used ({reason}); give another path, or change its permissions"

@@ -59,7 +59,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
             free = os.statvfs(target.parent)
             raise ConfigError(
                 f"checkpoint {target} could not be written ({fault.strerror or fault}); "
-                f"{free.f_bavail * free.f_frsize // 2**20} MiB are free; the previous one is intact"
+                f"{free.f_bavail * free.f_frsize // 2**20} MiB are free; earlier ones are intact"
             ) from fault
         flush(target.parent)
 

@@ -259,5 +259,5 @@ def require_finite_number(what: str, value: float, step: int, problem_ids: Seque
     if not math.isfinite(value):
         raise RuntimeError(
             f"the {what} of optimizer step {step} is not finite; stopped before the update. "
-            f"Problems: {', '.join(dict.fromkeys(problem_ids))}. The last checkpoint is intact"
+            f"Problems: {', '.join(dict.fromkeys(problem_ids))}. Earlier checkpoints are intact"
         )

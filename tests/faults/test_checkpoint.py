@@ -181,7 +181,7 @@ def test_a_write_that_breaks_off_leaves_the_previous_checkpoint_and_says_how_muc
     large = {"weights": torch.zeros(1_000_000)}  # 4 MB
     message = (
         rf"{saved} could not be written \(File too large\); \d+ MiB are free; "
-        "the previous one is intact"
+        "earlier ones are intact"
     )
     with files_no_longer_than(1_000_000), pytest.raises(ConfigError, match=message):
         DurableCheckpointIO().save_checkpoint(large, saved)
