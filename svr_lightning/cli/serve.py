@@ -172,6 +172,11 @@ def make_server(options: argparse.Namespace) -> Any:
         limits = convert(given, Limits, strict=False)
     except ValueError as error:
         raise ConfigError(f"--limit {field_error(error, 'NAME=NUMBER', Limits)}") from error
+    for origin in options.allow_origin:
+        require(
+            "://" in origin or origin in ("*", "null"),
+            f"--allow-origin {origin}: begin with the scheme, such as https://example.org",
+        )
     key = read_key(options.key_env, "--key-env")
     require(
         key is not None or is_loopback(options.host),
@@ -313,6 +318,7 @@ def _engine_backend(options: argparse.Namespace, certificate: Certificate | None
     if certificate is not None and certificate.weights is None:
         print("the certificate does not name its weights, so they are not compared")
     import torch
+    from transformers.utils.logging import disable_progress_bar
 
     from svr_lightning.cli.messages import driver_fault
     from svr_lightning.engines.transformers import TransformersEngine
@@ -329,5 +335,5 @@ def _engine_backend(options: argparse.Namespace, certificate: Certificate | None
     if fault := driver_fault():
         print(f"serving on the CPU: {fault}")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    policy = Policy.load(config, TransformersEngine(), device=device, trains=False)
-    return EngineBackend(policy)
+    disable_progress_bar()
+    return EngineBackend(Policy.load(config, TransformersEngine(), device=device, trains=False))

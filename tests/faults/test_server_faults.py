@@ -402,6 +402,7 @@ HERE = "--upstream http://h/v1 --model m"
         (f"{HERE} --stop {{", "--stop: must be a JSON object (Expecting property"),
         (f"{HERE} --stop Majority --threshold 1", "--threshold: not allowed with argument --stop"),
         # What would have no effect.
+        (f"{HERE} --allow-origin ok.example", "such as https://example.org"),
         (f"{HERE} --max-model-len 9", "--max-model-len needs --policy"),
         (f"{HERE} --escalate-model m", "--escalate-model needs --escalate URL"),
         ('--policy x --upstream-query {"a":"b"}', "--upstream-query needs --upstream"),
