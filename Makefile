@@ -44,7 +44,7 @@ $(VENV)/.lint:
 	touch $@
 
 run: $(VENV)/.run
-	$(PYTHON) -m svr_lightning fit --config countdown_tiny --config methods/svr_plus $(ARGS)
+	$(VENV)/bin/svr fit --config countdown_tiny --config methods/svr_plus $(ARGS)
 
 miniature: $(VENV)/.run
 	$(PYTHON) -m experiments.miniature --jobs $(JOBS) $(ARGS)

@@ -49,7 +49,7 @@ def print_outcome(
         grade = ", could not be graded"
     name = f" [{record.id}]" if name_problem else ""
     say(
-        f"answer{name}: {turn.answer}{grade}   (turn {record.returned_turn}; stopped: "
+        f"answer{name}: {turn.answer}{grade} (turn {record.returned_turn}; stopped: "
         f"{stop_reason(record, rule)})"
     )
 
