@@ -60,83 +60,58 @@ _OTHER_NUMBER = re.compile(
     r"|[ \t]{0,8}[/*^\u00d7\u00f7\u2044\u2215][ \t]{0,8}[+-]?\.?\d|[+\u2212\u2013-]\.?\d"
 )
 _CONFIDENCE = _CONFIDENCE_FIELD, _NUMBER, _OTHER_NUMBER
-_MARKS = "*_`\"'\u201c\u201d\u2018\u2019|\\\u2013\u2014\u2212-"
+_MARKS = "*_`\"'\u201c\u201d\u2018\u2019|\\\u2013\u2014"
+_MINUS = "\u2212-"
 _OPENERS = ">[({$\u2192\uff1a\ufe55\ufe30\u2236\uff1d\u2705\u2714\u274c\ufe0f\u200b\u200e\u200f"
 """What a chat model writes around or instead of the colon of a field: emphasis, the quotes of JSON,
 dashes; and only between a field and its value brackets, arrows, wide colons, check marks and marks
 that do not show, as those of text from right to left."""
 _WRAP = r"\\(?:(?:text|math)[a-z]{0,6}|boxed|emph)\{|</?(?:b|i|em|strong|code)>|\}"
 """Emphasis in LaTeX and HTML."""
-_RUN = rf"(?:{_WRAP}|[\s:={re.escape(_MARKS[:-2] + _OPENERS)}]|[\u2212-](?!\.?[0-9]))*"
-_QUOTE = re.escape(_MARKS)
-_DECIMAL = r"(?:[0-9]*\.)?[0-9]+"
-_TAKEN_BACK = """
-    no|not|but|then|now|or|vs|actually|wait|hmm|oh|sorry|rather|i|mean|maybe|perhaps|changed|to
-    |is|would|be
-"""
-"""Between a value and the one that replaces it, or that takes it back."""
-_ALONE = rf"""
-    (?:{_WRAP}|[ \t\r)\]>$\u2705\u2714\u200b-\u200f{_QUOTE}])*+
-    (?:
-        $|[\n;](?!\s*(?ai:/|out\b|low))|<[/!a-z]|[.!]+(?:[\s<]|$)|,\s*(?:["'\n{{]|$)
-        |(?ai:[,/&]?[ ]?VERDICT|and)\b
-        |[(=:,]?[ ]?(?ai:(?:(?:very|quite|fully|abs|compl|tot|ent)\w*[ ])?(?:sure|certain|conf))
-        |[(\[][^()\[\]\n1-9]{{0,40}}0                                         # 1 (from 0 to 1)
-    )
-"""
-"""What may follow a confidence of ``1``, which with other words or signs may be any rating."""
-_RATED = rf"""(?:
-    [ ]?(?:[\uff05\u066a\u2030]|(?ai:percent|per[ ]cent|pct|points?|stars?)\b(?![ ]?o))  # 1 percent
-    |(?<=[^0-9.]1)(?!{_ALONE})                                               # 1st, 1:10, 1 (low)
-    |[^\w\n]{{0,8}}(?ai:(?:points?|stars?|text)[^\w\n]{{1,4}})?              # 9 points out of 10
-        (?ai:/|(?:out[\s-]{{1,4}})?of\b|over\b|in\b|to\b|on\s{{1,4}}a\s{{1,4}}scale\b)
-        (?=[^\w\n]{{0,8}}
-            (?ai:(?:(?:an?|possible|max(?:imum)?|of)\s){{0,3}}(?:[0-9]|ten|hundred)|from|of))
-    |(?:
-        [^\w\n"]{{0,8}}(?:(?ai:{_TAKEN_BACK})\b[^\w\n"]{{1,8}}){{1,3}}         # 0.9, no, 0.2
-        |[ ]?(?:[-=]+>|\+/?-|[\u2192\u00b1\u2013\u2014\u2212+-])[ ]?             # 0.9 -> 0.2
-    )(?=\.?[0-9])
-)"""
-_ASIDE = r"[(\[][^()\[\]\n]{0,99}[)\]]"
+_START = r"(?<![^\W_])"
+_MARK = re.escape(_MARKS + _MINUS)
+_SPACE = rf"[\s{_MARK}]"
 _ADORNED = re.compile(
     rf"""
-    (?<![^\W_])
+    {_START} _{{0,3}} (?P<name>(?ai:VERDICT|CONFIDENCE))
     (?:
-        _{{0,3}}(?ai:VERDICT){_RUN}
-        (?:(?:{_WORD}|(?ai:or|and|not))(?![^\W_])(?:{_WRAP}|[\s,/&{_QUOTE}])*)*
-        (?P<denied>
-            \s?!?\?                                                          # CORRECT? No
-            |[^\w\n;]{{0,4}}(?ai:false|not?|0)(?=[\"\ )\]]*(?:[\r\n,;.}}]|$))     # "correct": false
-            |[^\w\n;]{{0,4}}(?ai:partial|partly|in\ part|ish\b|unless|only\ if)  # CORRECT-ish
-            |[\u274c\u2717\u2718]
-        )?
-        (?:[^\w\n]{{0,8}}(?:(?ai:{_TAKEN_BACK})\b[^\w\n]{{1,8}}){{0,3}}{_WORD}(?![^\W_]))?
-        |
-        _{{0,3}}(?ai:CONFIDENCE)
-        (?:[\s{_QUOTE}]{{0,8}}(?P<before>{_ASIDE})(?=[\s{_QUOTE}]{{0,8}}[:=\uff1a]))?
-        {_RUN}
-        (?:(?P<number>\+?{_DECIMAL})(?P<rated>{_RATED})?(?:\W{{0,8}}(?P<behind>{_ASIDE}|(?ai:on|from|scale)\b[^;\n]{{0,40}}))?)?
-    )
+        {_SPACE}{{0,8}} (?P<aside>[(\[{{][^()\[\]{{}}\n]{{0,99}}[)\]}}])
+        (?={_SPACE}{{0,8}}[:=\uff1a])
+    )?
+    (?:{_WRAP}|[\s:={re.escape(_MARKS + _OPENERS)}]|[{_MINUS}](?!\.?[0-9]))*
+    (?:
+        (?P<value>{_WORD}(?![^\W_])|[+-]?(?:[0-9]*\.)?[0-9]+(?:[ ]?%)?)
+        [{_MARK}]*
+    )?
     """,
     re.VERBOSE,
 )
-_EXPLAINED = re.compile(
-    rf"(?<![^\W_])(?ai:VERDICT)[\s{_QUOTE}]{{0,8}}(?P<aside>{_ASIDE})(?=[\s{_QUOTE}]{{0,8}}[:=\uff1a])"
-)
-"""A verdict whose name is explained in brackets."""
-_OTHER_SCALE = re.compile(
-    r"""
-    \+?(?:
-        1[ ][(\[][^0]*[)\]]
-        |[0-9]+(?:\.0*)?[ ].*?(?:(?<![0-9])(?<!(?<!\.)\.)(?:[2-9]|[1-9][0-9])|%|(?ai:percent))
-    )
+"""A field with the adornment of its name and of its value."""
+_REST = {
+    "VERDICT": re.compile(rf"(?:(?!{_START}(?ai:CONFIDENCE))[^\n<]){{0,200}}"),
+    "CONFIDENCE": re.compile(rf"""(?:(?!{_START}(?ai:VERDICT)|,\s*["'\n{{])[^\n<;]){{0,200}}"""),
+}
+"""What is said of a field's value: the rest of its line, to the other field."""
+_SIGNS = r"?%\uff05\u066a\u2030"
+_DOUBT = re.compile(
+    rf"""
+    \b(?ai:
+        no(?![ ]doubt)|not|never|false|wrong|incorrect|unsure|part(?:ial)?(?:ly)?|almost|nearly
+        |if|unless|would|could|might|may|maybe|perhaps|but|however|except|wait|0
+        |less|percent|per[ ]cent|pct|points?|stars?
+    )\b
+    |(?ai:n't|n\u2019t|\bish)\b|[{_SIGNS}\u274c\u2717\u2718]
     """,
     re.VERBOSE,
 )
-"""A whole number with asides before and behind it that name a scale which does not end at 1, as in
-``5 = sure``, or which is not known to begin at 0."""
-_BLANK = {ord(c): " " for c in _MARKS + _OPENERS}
-_NO_NUMBER = {ord(c): "?" for c in "0123456789"}
+"""Takes a value back, or makes it another one."""
+_SURE = re.compile(
+    rf"(?:[^\w/~{_SIGNS}]|(?ai:very|quite|fully|\w+ly|sure|certain|confident|and)\b|_)*"
+)
+"""All that may be said of a number that could be any rating, such as 1."""
+_UNIT_SCALE = re.compile(
+    r"[(\[][^()\[\]\n1-9]{0,40}0(?:\.0)?\W{0,3}(?:(?ai:to|and)\W)?1(?:\.0)?[)\]]"
+)
 
 
 def final_part(text: str) -> str:
@@ -283,33 +258,38 @@ def parse_self_check(text: str, interface: SelfCheckFields = "joint") -> SelfChe
 def plain_fields(text: str) -> str:
     """A chat model's text with its self-check in the form that :func:`parse_self_check` reads.
 
-    Models that were not trained for this form adorn it. All characters keep their places. A rating
-    on another scale, such as ``9 out of 10``, ``1 (1-5)`` and ``1 percent``, is no number between
-    0 and 1, and ``CORRECT? No`` and ``CORRECT -> INCORRECT`` are no verdicts.
+    Models that were not trained for this form adorn it. All characters keep their places. A value
+    that its line puts in doubt is none, such as ``CORRECT? No`` and ``0.95 -> 0.2``. So is a number
+    that may be on another scale, such as ``9 out of 10``, ``1 (low)`` and ``1 percent``.
 
     Examples:
         >>> plain_fields('**VERDICT:** "CORRECT" - CONFIDENCE: 9 out of 10')
-        '**VERDICT:    CORRECT    CONFIDENCE: ? out of 10'
+        '**VERDICT     CORRECT  - CONFIDENCE  ? out of 10'
     """
-    shown = _EXPLAINED.sub(lambda field: _blanked(field[0], field["aside"]), text)
-    return _ADORNED.sub(_plain, shown)
-
-
-def _blanked(text: str, part: str) -> str:
-    return text.replace(part, " " * len(part))
+    return _ADORNED.sub(_plain, text)
 
 
 def _plain(field: re.Match[str]) -> str:
-    text = _blanked(field[0], field["before"] or "")
-    plain = re.sub(_WRAP, lambda wrap: " " * len(wrap[0]), text).translate(_BLANK)
-    line = plain.strip().partition("\n")[0]
-    claims = {_VERDICT_OF_WORD[word.upper()] for word in re.findall(rf"\b{_WORD}\b", line)}
-    if field["denied"] or len(claims) > 1:  # "correct": false, or CORRECT -> INCORRECT
-        plain = re.sub(_WORD, lambda word: "?" * len(word[0]), plain)
-    asides = f"{field['number']} {field['before']} {field['behind']}"
-    if field["rated"] is not None or _OTHER_SCALE.match(asides):
-        plain = plain.translate(_NO_NUMBER)
-    return plain
+    """A field without adornment, and question marks for a value that does not count."""
+    name, aside, value = field.groups("")
+    before, _, behind = field[0].partition(name)
+    adornment, _, rest = behind.rpartition(value) if value else (behind, "", "")
+    if value and not _counts(field, aside, value):
+        value = re.sub("[A-Za-z0-9]", "?", value)
+    before, adornment, rest = (re.sub(r"\S", " ", part) for part in (before, adornment, rest))
+    return before + name + adornment + value + rest
+
+
+def _counts(field: re.Match[str], aside: str, value: str) -> bool:
+    """Whether the rest of its line leaves a value as it stands."""
+    rest = _REST[field["name"].upper()].match(field.string, field.end())
+    said = _UNIT_SCALE.sub("", rest[0] if rest else "")
+    if value.upper() in _VERDICT_OF_WORD:
+        sure = _VERDICT_OF_WORD[value.upper()] != Verdict.CORRECT
+        return sure or not _DOUBT.search(said)
+    if re.fullmatch(r"[+-]?0?\.[0-9]+|.*%", value):
+        return not (_DOUBT.search(said) or re.search(r"[0-9]", said))
+    return not _UNIT_SCALE.sub("", aside) and _SURE.fullmatch(said) is not None
 
 
 def self_check_format_score(text: str, interface: SelfCheckFields = "joint") -> float:

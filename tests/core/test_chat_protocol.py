@@ -255,7 +255,7 @@ def stated(text: str) -> tuple[str, float]:
         "VERDICT: CORRECT; CONFIDENCE (0 to 1): 0.95",
         "VERDICT: CORRECT; CONFIDENCE: 0.95 [0, 1]",
         "VERDICT: CORRECT; CONFIDENCE: 95 %",
-        "VERDICT: CORRECT, the WRONG sign was mended; CONFIDENCE: 0.95",
+        "VERDICT: CORRECT, the sign was mended; CONFIDENCE: 0.95",
         "VERDICT: CORRECT; RIGHT; CONFIDENCE: 0.95",
         "VERDICT: CORRECT.\nINCORRECT steps: none. CONFIDENCE: 0.95",
         "- VERDICT: CORRECT\n- CONFIDENCE: 0.95\n- 2 steps",
@@ -297,6 +297,10 @@ def test_a_self_check_of_a_chat_model_is_read_through_its_adornment(text):
         "VERDICT: CORRECT; CONFIDENCE: 0.95 -> 0.2",
         "VERDICT: CORRECT; CONFIDENCE: 0.95, no, 0.2",
         "VERDICT: CORRECT; CONFIDENCE: 0.95 \u00b1 0.5",
+        "VERDICT: CORRECT; CONFIDENCE: 0.95 that it is wrong",
+        "VERDICT: CORRECT; CONFIDENCE: 0.95 or less",
+        "VERDICT: CORRECT; CONFIDENCE: 99 red flags",
+        "VERDICT: CORRECT; CONFIDENCE: 98.6 degrees",
     ],
 )
 def test_what_is_no_single_number_between_0_and_1_is_no_confidence(text):
@@ -323,6 +327,8 @@ def test_what_is_no_single_number_between_0_and_1_is_no_confidence(text):
         "VERDICT: CORRECT unless 0 counts; CONFIDENCE: 0.95",
         "VERDICT: CORRECT would be WRONG; CONFIDENCE: 0.95",
         "VERDICT: CORRECT vs INCORRECT; CONFIDENCE: 0.95",
+        "VERDICT: CORRECT, the WRONG sign was mended; CONFIDENCE: 0.95",
+        "VERDICT: CORRECT_NOT; CONFIDENCE: 0.95",
     ],
 )
 def test_a_verdict_that_the_model_takes_back_is_none(text):

@@ -402,7 +402,8 @@ def test_a_setting_that_means_something_else_is_said_with_its_cure(layer, messag
 def test_a_callback_that_cannot_work_here_is_one_line(tmp_path, capsys):
     callback = "lightning.pytorch.callbacks.GradientAccumulationScheduler"
     callbacks = f"[{{class_path: {callback}, init_args: {{scheduling: {{0: 2}}}}}}]"
-    error = refused(capsys, "fit", *SMALL, *QUIET, "--trainer.callbacks", callbacks)
+    words = [*SMALL, *QUIET, "--trainer.default_root_dir", tmp_path]
+    error = refused(capsys, "fit", *words, "--trainer.callbacks", callbacks)
     assert error.startswith("trainer.callbacks: Automatic gradient accumulation and the ")
 
 

@@ -389,7 +389,7 @@ def test_the_comparison_shows_what_the_self_check_is_worth_at_equal_tokens(tmp_p
         "first answer",
         "best stop without the self-check",
         "fresh samples, stated check",
-        "fresh samples, and the verdict's",
+        "fresh samples, verdict probability",
         "fresh samples, by the paper's rule",
         "fresh samples, a program evaluates",
     ):
