@@ -443,15 +443,14 @@ def _plan(promises: Sequence[Promise], size: int, delta: float) -> int:
 # --- the terminal -------------------------------------------------------------------------------
 
 
-_RATES = ("accepted", "pse", "wrong_accepted", "wrong", "tokens")
-
-
 def _show(candidates: Sequence[Candidate], calibration: Tables, max_turns: int) -> None:
     """Every threshold."""
     problems, clusters = _sizes(calibration)
     variants = f" ({clusters} without variants)" if clusters < problems else ""
     title = f"calibration: {problems} problems{variants}, T_max = {max_turns}"
-    shown = [name for name in _RATES if name != "pse" or max_turns > 1]
+    shown = ["accepted", "pse", "wrong_accepted", "wrong", "tokens"]
+    if max_turns == 1:
+        shown.remove("pse")  # nothing stops early
     rows = []
     for row in reversed(candidates):
         rates = [_rate(row.rates, name) for name in shown]

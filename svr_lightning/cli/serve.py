@@ -158,6 +158,8 @@ def describe(controller: Controller, options: argparse.Namespace) -> str:
             f"  {', '.join(certificate.promises)}",
             *(f"  covers no answer: {reason}" for reason in certificate.unrecorded),
         ]
+        if options.policy is None or certificate.weights is None:
+            lines.append("  weights are not compared")
     if options.escalate is not None:
         lines.append(f"unsure answers go to {options.escalate_model}")
     return "\n".join(lines)
@@ -315,8 +317,6 @@ def _engine_backend(options: argparse.Namespace, certificate: Certificate | None
         certificate is None or certificate.is_for(options.policy),
         f"{options.policy}: the certificate is for other weights",
     )
-    if certificate is not None and certificate.weights is None:
-        print("the certificate does not name its weights, so they are not compared")
     import torch
     from transformers.utils.logging import disable_progress_bar
 

@@ -300,6 +300,7 @@ def test_the_command_says_what_it_serves_and_logs_on_standard_error(tmp_path):
         "stops at CORRECT at confidence >= 0.9; at most 1 turn",
         f"certificate {found.id} of accepted answers alone:",
         "  wrong_accepted at most 0.1, confidence 0.9",
+        "  weights are not compared",
         "unsure answers go to strong",
     ]
     assert where.startswith("serving tiny at http://127.0.0.1:")

@@ -262,10 +262,12 @@ def test_serve_says_of_a_logs_certificate_how_few_turns_it_has_and_that_it_cover
     file = tmp_path / "certify" / "certificate.json"  # here, not beside the log in the package
     options = ["--task", "gsm8k", "--upstream", "http://h/v1", "--model", "m"]
     parsed = parser_of("serve").parse_args([*options, "--certificate", str(file)])
-    stops, _, _, reason = serve.describe(serve.make_server(parsed).controller, parsed).splitlines()
+    said = serve.describe(serve.make_server(parsed).controller, parsed).splitlines()
+    stops, _, _, reason, _ = said
     assert stops.endswith("; at most 4 turns")
-    said = "  covers no answer: made from a log: prompts, policy and decoding are unknown"
-    assert reason == said
+    assert reason == (
+        "  covers no answer: made from a log: prompts, policy and decoding are unknown"
+    )
     assert "T_max 4, the turns of its recording, alone" in refused(
         capsys, "serve", *options, "--certificate", file, "--max-turns", "3"
     )
