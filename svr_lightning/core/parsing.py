@@ -89,7 +89,7 @@ _ADORNED = re.compile(
 """A field with the adornment of its name and of its value."""
 _REST = {
     "VERDICT": re.compile(rf"(?:(?!{_START}(?ai:CONFIDENCE))[^\n<]){{0,200}}"),
-    "CONFIDENCE": re.compile(rf"""(?:(?!{_START}(?ai:VERDICT)|,\s*["'\n{{])[^\n<;]){{0,200}}"""),
+    "CONFIDENCE": re.compile(rf"""(?:(?!{_START}(?ai:VERDICT)|,\s*["'\n])[^\n<;]){{0,200}}"""),
 }
 """What is said of a field's value: the rest of its line, to the other field."""
 _SIGNS = r"?%\uff05\u066a\u2030"

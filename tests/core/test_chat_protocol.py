@@ -255,6 +255,7 @@ def stated(text: str) -> tuple[str, float]:
         "VERDICT: CORRECT; CONFIDENCE (0 to 1): 0.95",
         "VERDICT: CORRECT; CONFIDENCE: 0.95 [0, 1]",
         "VERDICT: CORRECT; CONFIDENCE: 95 %",
+        "VERDICT: CORRECT; CONFIDENCE: 0.95; 3 steps",
         "VERDICT: CORRECT, the sign was mended; CONFIDENCE: 0.95",
         "VERDICT: CORRECT; RIGHT; CONFIDENCE: 0.95",
         "VERDICT: CORRECT.\nINCORRECT steps: none. CONFIDENCE: 0.95",
@@ -339,6 +340,7 @@ def test_a_verdict_that_the_model_takes_back_is_none(text):
     ("text", "verdict", "confidence"),
     [
         ("VERDICT -> `INCORRECT`", "INCORRECT", 0.2),
+        ("VERDICT: INCORRECT, not 5; CONFIDENCE: 0.1", "INCORRECT", 0.1),
         ("VERDICT: CORRECT: no doubt; CONFIDENCE [1 = sure] = 0.2", "CORRECT", 0.2),
         ('"verdict": {"correct": false}, "confidence": 1 to 10', "UNSURE", 0.5),
         (r"VERDICT: \text{CORRECT} or \text{INCORRECT}", "UNSURE", 0.5),
