@@ -285,8 +285,9 @@ def _counts(field: re.Match[str], aside: str, value: str) -> bool:
     rest = _REST[field["name"].upper()].match(field.string, field.end())
     said = _UNIT_SCALE.sub("", rest[0] if rest else "")
     if value.upper() in _VERDICT_OF_WORD:
-        sure = _VERDICT_OF_WORD[value.upper()] != Verdict.CORRECT
-        return sure or not _DOUBT.search(said)
+        # Only CORRECT lets an answer be accepted.
+        claims = _VERDICT_OF_WORD[value.upper()] == Verdict.CORRECT
+        return not (claims and _DOUBT.search(said))
     if re.fullmatch(r"[+-]?0?\.[0-9]+|.*%", value):
         return not (_DOUBT.search(said) or re.search(r"[0-9]", said))
     return not _UNIT_SCALE.sub("", aside) and _SURE.fullmatch(said) is not None
