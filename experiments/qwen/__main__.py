@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from experiments.qwen.certificates import certificates
-from experiments.real.report import Array, compared, says_correct
+from experiments.real.report import ALL, Array, Metric, compared, differing, says_correct
 from svr_lightning.analysis.logs import read_recording
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.core.metrics import auroc
@@ -34,17 +34,14 @@ def numbers(run: TurnTable) -> dict[str, Any]:
     """Of a start: right turns, the AUROC of each score, P(CORRECT) over the sum (``over_sum``)."""
     ranked = scores(run)
 
-    def ranks(name: str, rows: Array | slice = slice(None)) -> float:
-        return auroc(ranked[name][rows].ravel(), run.correct[rows].ravel())
+    def metric(name: str) -> Metric:
+        return lambda run, rows: auroc(ranked[name][rows].ravel(), run.correct[rows].ravel())
 
+    over_sum = differing([run], metric("p_correct"), [run], metric("logprob_sum"))
     return {
         "right": run.correct.mean(),
-        **{name: ranks(name) for name in ranked},
-        "over_sum": compared(
-            (0,),
-            len(run.ids),
-            lambda _, rows: ranks("p_correct", rows) - ranks("logprob_sum", rows),
-        ),
+        **{name: metric(name)(run, ALL) for name in ranked},
+        "over_sum": compared((0,), run.cluster, over_sum),
     }
 
 

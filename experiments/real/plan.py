@@ -31,6 +31,8 @@ MODES = {
     "checked": ("--model.evaluation.greedy_check", "true"),
 }
 """How the held-out problems are recorded: five turns each; ``checked`` decodes checks greedily."""
+RECORDED = {"svr": ("sampled", "fresh"), "control": ("sampled", "fresh"), "exact": ("checked",)}
+"""What each arm is compared by; its start is recorded in the first of these modes."""
 
 
 def commands(
@@ -92,7 +94,7 @@ def commands(
         ),
         result=start / "config.json",
     )
-    for mode in MODES:
+    for mode in dict.fromkeys(RECORDED[arm][0] for arm in arms):
         yield recording("start", mode, root / "start-recorded" / mode, start)
     for arm in arms:
         folder = root / arm
@@ -102,7 +104,7 @@ def commands(
             arguments=command("fit", folder, start, *STEPS, *train, *ARMS[arm]),
             result=folder / "policy" / "config.json",
         )
-        for mode in MODES:
+        for mode in RECORDED[arm]:
             yield recording(arm, mode, folder / mode, folder / "policy")
 
 

@@ -1,30 +1,36 @@
 """Numbers of the experiment from its published recordings, as README.md defines them.
 
-Shapes: N problems, T turns, K options of a rule, R resamples.
+Shapes: N problems, T turns, S seeds, R resamples.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from svr_lightning.analysis.choice import Draws, Options, choose, draw
 from svr_lightning.analysis.intervals import percentile_interval
 from svr_lightning.analysis.logs import read_recording
-from svr_lightning.analysis.replay import replay
-from svr_lightning.analysis.table import TurnTable
-from svr_lightning.analysis.voting import majority_is_right
+from svr_lightning.analysis.stops import families, options_of
+from svr_lightning.analysis.table import TurnTable, pool
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.stopping import Confident
 from svr_lightning.files import write_json
 
 Array = NDArray[Any]
-Tables = Mapping[str, TurnTable]
-"""By data set."""
-GATE = 0.85
+Runs = Mapping[tuple[int, str], Mapping[str, Mapping[str, TurnTable]]]
+"""Recordings by seed and arm, by mode, by data set."""
+ALL = slice(None)
+Metric = Callable[[TurnTable, Array | slice], float]
+"""On some problems."""
+FREE = ("repeated answer", "equal answers", "majority", "completion's log-probability")
 RESAMPLES = 2000
-LEVELS = 20
+PAPER = Confident()
 
 
 def says_correct(run: TurnTable) -> Array:
@@ -33,71 +39,83 @@ def says_correct(run: TurnTable) -> Array:
     return np.where(run.verdict == 1, probability, 1 - probability)
 
 
-def adaptive(run: TurnTable) -> tuple[Array, Array]:
-    """[N] right and [N] tokens under the paper's rule: the first accepted turn, else the last."""
-    found = replay(run, Confident(threshold=GATE), run.correct.shape[1]).problems
-    return found["final_correct"], found["total_tokens"]
+def at_first_turn(score: Callable[[TurnTable], Array]) -> Metric:
+    """AUROC of an [N, T] score at the first turn."""
+    return lambda run, rows: auroc(score(run)[rows, 0], run.correct[rows, 0])
 
 
-def free_options(run: TurnTable) -> tuple[Array, Array]:
-    """[N, K] right and tokens of every rule without a self-check, on independent attempts.
-
-    Stop where the log-probability reaches a level, else return the most probable attempt; and
-    the majority of the first k, the first of equals.
-    """
-    logprob, spent = run.completion_logprob, run.prompt_tokens + run.completion_tokens
-    spent, turns = spent.cumsum(1), logprob.shape[1]
-    levels = np.quantile(logprob, np.linspace(0, 1, LEVELS + 1))
-    reached = logprob >= levels[:, None, None]  # [K, N, T]
-    stops, first = reached.any(2), reached.argmax(2)
-    returned = np.where(stops, first, logprob.argmax(1)).T
-    end = np.where(stops, first, turns - 1).T
-    voting = np.tril(np.ones((turns, turns), dtype=bool))
-    voted = majority_is_right(run.answer - 1, run.correct, voting)
-    right = np.concatenate([np.take_along_axis(run.correct, returned, 1), voted], 1)
-    return right, np.concatenate([np.take_along_axis(spent, end, 1), spent], 1)
+stated_auroc = at_first_turn(attrgetter("confidence"))
+verdict_auroc = at_first_turn(says_correct)
+logprob_auroc = at_first_turn(attrgetter("completion_logprob"))
+"""Of the completion's mean."""
 
 
-def fitted(right: Array, tokens: Array, budget: Array, half: Array) -> float:
-    """Accuracy of the best option within a budget, chosen on one half and measured on the other.
+def adaptive(runs: Sequence[TurnTable]) -> Options:
+    """The paper's rule on every seed: the first accepted turn, else the last."""
+    return options_of(runs, [(PAPER, runs[0].max_turns)])
+
+
+def without_check(runs: Sequence[TurnTable]) -> Options:
+    """Every rule that needs no self-check, on every seed."""
+    together = pool({str(seed): run for seed, run in enumerate(runs)})
+    rules = families(together, together.max_turns)
+    return options_of(runs, [*chain.from_iterable(map(rules.__getitem__, FREE))])
+
+
+# --- comparisons --------------------------------------------------------------------------------
+
+
+Statistic = Callable[[Sequence[int], Draws], Array]
+"""[1 + R] values on some seeds, by their places: of the sample itself, then of its resamples."""
+
+
+def compared(seeds: Sequence[int], cluster: Array, statistic: Statistic) -> dict[str, Any]:
+    """The mean over seeds, its 95 % interval and two-sided p over problems and seeds."""
+    values = statistic(range(len(seeds)), draw(cluster, len(seeds), RESAMPLES))
+    resampled = values[1:]
+    tail = min((resampled <= 0).mean(), (resampled >= 0).mean())
+    alone = draw(cluster, 1, 1)
+    return {
+        "value": float(values[0]),
+        "ci95": percentile_interval(resampled),
+        "p": float(min(1.0, 2 * max(tail, 1 / RESAMPLES))),
+        "by_seed": {s: float(statistic([place], alone)[0]) for place, s in enumerate(seeds)},
+    }
+
+
+def differing(
+    ours: Sequence[TurnTable], of: Metric, theirs: Sequence[TurnTable], of_theirs: Metric
+) -> Statistic:
+    """A metric of our recordings minus one of theirs, each by seed, on the same problems."""
+
+    def statistic(places: Sequence[int], draws: Draws) -> Array:
+        problems = np.arange(draws.counts.shape[1])
+        rows = [np.repeat(problems, counts.astype(int)) for counts in draws.counts]
+        values = [[of(ours[p], r) - of_theirs(theirs[p], r) for p in places] for r in rows]
+        return np.asarray(np.average(values, axis=1, weights=draws.seeds))
+
+    return statistic
+
+
+def over_best(ours: Options, rivals: Options, budget: Array) -> Statistic:
+    """Accuracy minus that of the best rival within a budget, chosen on other problems.
 
     Args:
-        right: [N, K].
-        tokens: [N, K].
-        budget: [N] tokens of what it is compared with; the mean of the half that chooses counts.
-        half: [N].
+        ours: one option.
+        rivals: to choose from.
+        budget: [S, N] tokens, whose mean counts.
     """
-    total = 0
-    for here in (0, 1):
-        chooses, measures = half == here, half != here
-        allowed = tokens[chooses].mean(0) <= budget[chooses].mean()
-        allowed |= tokens[chooses].mean(0) == tokens[chooses].mean(0).min()
-        option = np.where(allowed, right[chooses].mean(0), -1).argmax()
-        total += right[measures, option].sum()
-    return float(total / len(right))
 
+    def statistic(places: Sequence[int], draws: Draws) -> Array:
+        accuracy = []
+        for each in (ours, rivals):
+            some = replace(each, right=each.right[:, places], tokens=each.tokens[:, places])
+            (chosen,) = choose(some, [budget[places]], draws)
+            assert chosen is not None, "a first turn is within the budget"
+            accuracy.append(chosen.accuracy)
+        return accuracy[0] - accuracy[1]
 
-Statistic = Callable[[int, Array], float]
-"""Of a seed and [N] resampled problems."""
-
-
-def compared(seeds: Sequence[int], problems: int, statistic: Statistic) -> dict[str, Any]:
-    """The mean over seeds, its 95 % interval and two-sided p over problems and seeds."""
-    rng = np.random.default_rng(0)
-    everything = np.arange(problems)
-    by_seed = {seed: statistic(seed, everything) for seed in seeds}
-    draws = []
-    for _ in range(RESAMPLES):
-        rows = rng.integers(problems, size=problems)
-        draws.append(np.mean([statistic(s, rows) for s in rng.choice(seeds, len(seeds))]))
-    values = np.array(draws)
-    tail = min((values <= 0).mean(), (values >= 0).mean())
-    return {
-        "value": float(np.mean([*by_seed.values()])),
-        "ci95": percentile_interval(values),
-        "p": float(min(1.0, 2 * max(tail, 1 / RESAMPLES))),
-        "by_seed": by_seed,
-    }
+    return statistic
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
@@ -114,94 +132,94 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return adjusted
 
 
-def first_auroc(run: TurnTable, rows: Array | slice = slice(None)) -> float:
-    """AUROC of the stated confidence at the first turn."""
-    return auroc(run.confidence[rows, 0], run.correct[rows, 0])
-
-
-def verdict_auroc(run: TurnTable, rows: Array | slice = slice(None)) -> float:
-    """AUROC of P(CORRECT) at the first turn."""
-    return auroc(says_correct(run)[rows, 0], run.correct[rows, 0])
-
-
-def row_of(modes: Mapping[str, Tables]) -> dict[str, Any]:
-    """The numbers of one policy."""
-    run = modes["sampled"]["test"]
-    first = run.correct[:, 0]
-    believed: Array = run.verdict[:, 0] == 1
-    accepted: Array = believed & (run.confidence[:, 0] >= GATE)
-    right, tokens = adaptive(run)
-    found = {
-        "right": first.mean(),
-        "auroc": first_auroc(run),
-        "auroc_verdict": verdict_auroc(run),
-        "auroc_logprob": auroc(run.completion_logprob[:, 0], first),
-        "says_correct": believed.mean(),
-        "accepted": accepted.mean(),
-        "adaptive_right": right.mean(),
-        "adaptive_tokens": tokens.mean(),
-        "last_turn_right": run.correct[:, -1].mean(),
-        "control_auroc": first_auroc(modes["sampled"]["control"]),
-    }
-    return {name: float(value) for name, value in found.items()}
-
-
-def comparisons(runs: Mapping[tuple[int, str], Any], arm: str) -> dict[str, Any]:
+def over_control(runs: Runs, arm: str) -> dict[str, Any]:
     """Comparisons of ``arm`` with the control, over the seeds that have both; the primary first."""
     seeds = [s for s, name in runs if name == arm and "fresh" in runs.get((s, "control"), ())]
     if not seeds:
         return {}
-    tests = {s: runs[s, arm]["sampled"]["test"] for s in seeds}
-    own = {s: adaptive(run) for s, run in tests.items()}
-    free = {s: free_options(runs[s, "control"]["fresh"]["test"]) for s in seeds}
-    half = np.arange(len(tests[seeds[0]].ids)) % 2  # of the problems, for choices
 
-    def over_free(s: int, rows: Array) -> float:
-        (right, tokens), (rights, spent) = own[s], free[s]
-        best = fitted(rights[rows], spent[rows], tokens[rows], half[rows])
-        return float(right[rows].mean()) - best
+    def recorded(name: str, mode: str = "sampled", dataset: str = "test") -> list[TurnTable]:
+        return [runs[s, name][mode][dataset] for s in seeds]
 
-    def over_fixed(s: int, rows: Array) -> float:
-        fixed = tests[s].correct[rows]
-        best = fitted(fixed, np.zeros(fixed.shape), np.ones(len(rows)), half[rows])
-        return float(own[s][0][rows].mean()) - best
+    def gain(of: Metric, dataset: str = "test") -> dict[str, Any]:
+        ours, control = (recorded(name, dataset=dataset) for name in (arm, "control"))
+        return compared(seeds, ours[0].cluster, differing(ours, of, control, of))
 
-    def gain(of: Callable[..., float], dataset: str = "test") -> dict[str, Any]:
-        def over_control(s: int, rows: Array) -> float:
-            ours, control = (runs[s, name]["sampled"][dataset] for name in (arm, "control"))
-            return of(ours, rows) - of(control, rows)
-
-        return compared(seeds, len(runs[seeds[0], arm]["sampled"][dataset].ids), over_control)
-
+    run, free = recorded(arm), recorded("control", "fresh")
+    cluster, own = run[0].cluster, adaptive(run)
+    turns = options_of(run, families(run[0], run[0].max_turns)["fixed turns"])
+    over_turns = over_best(own, turns, turns.tokens.max(0))
+    over_free = over_best(own, without_check(free), own.tokens[0])
     secondary = {
-        "adaptive - best fixed turn": compared(seeds, len(half), over_fixed),
-        "negative control: AUROC": gain(first_auroc, "control"),
+        "adaptive - best fixed turn": compared(seeds, cluster, over_turns),
+        "negative control: AUROC": gain(stated_auroc, "control"),
         "adaptive - best free rule of the control at its tokens": compared(
-            seeds, len(half), over_free
+            seeds, cluster, over_free
         ),
     }
     for name, p in holm({name: found["p"] for name, found in secondary.items()}).items():
         secondary[name]["p_holm"] = p
     return {
-        "primary: AUROC": gain(first_auroc),
+        "primary: AUROC": gain(stated_auroc),
         **secondary,
         "not planned: AUROC of P(CORRECT)": gain(verdict_auroc),
     }
 
 
+def over_start(runs: Runs, arm: str) -> dict[str, Any]:
+    """``arm`` and its start, both with self-checks that are decoded greedily."""
+    seeds = [s for s, name in runs if name == arm and "checked" in runs.get((s, "start"), ())]
+    if not seeds:
+        return {}
+    ours, start = ([runs[s, name]["checked"]["test"] for s in seeds] for name in (arm, "start"))
+    over = {
+        "primary: AUROC, greedy check": differing(ours, stated_auroc, start, stated_auroc),
+        "stated - log-probability": differing(ours, stated_auroc, ours, logprob_auroc),
+    }
+    cluster = ours[0].cluster
+    return {name: compared(seeds, cluster, statistic) for name, statistic in over.items()}
+
+
+# --- the report ---------------------------------------------------------------------------------
+
+
+def row_of(tables: Mapping[str, TurnTable]) -> dict[str, float]:
+    """The numbers of one policy in one mode."""
+    run = tables["test"]
+    claims: Array = run.verdict[:, 0] == 1
+    accepted: Array = claims & (run.confidence[:, 0] >= PAPER.threshold)
+    ended = adaptive([run])
+    found = {
+        "right": run.correct[:, 0].mean(),
+        "auroc": stated_auroc(run, ALL),
+        "auroc_verdict": verdict_auroc(run, ALL),
+        "auroc_logprob": logprob_auroc(run, ALL),
+        "says_correct": claims.mean(),
+        "accepted": accepted.mean(),
+        "adaptive_right": ended.right.mean(),
+        "adaptive_tokens": ended.tokens.mean(),
+        "last_turn_right": run.correct[:, -1].mean(),
+    }
+    if "control" in tables:
+        found["control_auroc"] = stated_auroc(tables["control"], ALL)
+    return found
+
+
 def report(results: Path) -> Path:
-    """Write ``summary.json`` beside the recordings: policies, and arms against the control."""
-    runs: dict[tuple[int, str], dict[str, Tables]] = {}
+    """Write ``summary.json`` beside the recordings: policies, and arms against their rivals."""
+    runs: dict[tuple[int, str], dict[str, Mapping[str, TurnTable]]] = {}
     for path in sorted(results.glob("seed*.jsonl.gz")):
         seed, arm, mode = path.name.removesuffix(".jsonl.gz").split("-")
-        runs.setdefault((int(seed.removeprefix("seed")), arm), {})[mode] = read_recording(
-            path
-        ).tables
-    table = {
-        f"seed {s}, {arm}": row_of(modes) for (s, arm), modes in runs.items() if "sampled" in modes
+        tables = read_recording(path).tables
+        runs.setdefault((int(seed.removeprefix("seed")), arm), {})[mode] = tables
+    policies = {
+        f"seed {s}, {arm}{note}": row_of(modes[mode])
+        for (s, arm), modes in runs.items()
+        for mode, note in (("sampled", ""), ("checked", ", greedy check"))
+        if mode in modes
     }
     arms = dict.fromkeys(arm for _, arm in runs if arm not in ("start", "control"))
-    found = {arm: comparisons(runs, arm) for arm in arms}
+    found = {arm: over_control(runs, arm) or over_start(runs, arm) for arm in arms}
     out = results / "summary.json"
-    write_json(out, {"policies": table, "comparisons": found})
+    write_json(out, {"policies": policies, "comparisons": found})
     return out

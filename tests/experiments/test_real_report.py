@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.real.report import adaptive, fitted, free_options, report, says_correct
+from experiments.real.report import adaptive, report, says_correct, without_check
 from svr_lightning.analysis.table import TurnTable
+from svr_lightning.core.stopping import Confident, Majority
 from tests import trajectories
 from tests.commands import read_json
 
@@ -37,9 +38,9 @@ def two_problems() -> TurnTable:
 
 
 def test_adaptive_refinement_returns_the_first_accepted_turn_else_the_last():
-    right, tokens = adaptive(two_problems())
-    assert right.tolist() == [False, True]
-    assert tokens.tolist() == [20, 30]
+    options = adaptive([two_problems()])
+    assert options.right.tolist() == [[[False, True]]]
+    assert options.tokens.tolist() == [[[20, 30]]]
 
 
 def test_a_verdict_says_with_which_probability_the_answer_is_right():
@@ -48,23 +49,16 @@ def test_a_verdict_says_with_which_probability_the_answer_is_right():
     assert says_correct(run) == pytest.approx(np.array([[0.8, 0.2, 0.5]]))
 
 
-def test_free_rules_stop_at_a_log_probability_or_take_the_majority():
-    right, tokens = free_options(two_problems())
-    assert tokens[:, 0].tolist() == [10, 10]  # the lowest level: every first turn is returned
-    # The highest level, -0.1: only the first problem reaches it, the other returns its best turn.
-    assert tokens[:, 20].tolist() == [10, 30]
-    assert right[:, 20].tolist() == [True, False]
-    assert right[:, -3:].tolist() == [[True, True, True], [False, False, False]]
-    assert tokens[:, -3:].tolist() == [[10, 20, 30], [10, 20, 30]]
-
-
-def test_a_rule_is_chosen_on_one_half_within_the_budget_and_measured_on_the_other():
-    right = np.array([[1, 0], [0, 1], [1, 0], [0, 1]], dtype=bool)
-    half = np.array([0, 1, 0, 1])
-    same = np.full((4, 2), 10)
-    assert fitted(right, same, np.full(4, 10.0), half) == 0.0  # each half prefers the other rule
-    costs = np.tile([20, 10], (4, 1))
-    assert fitted(right, costs, np.full(4, 10.0), half) == 0.5  # only the second is allowed
+def test_free_rules_stop_at_a_log_probability_or_at_equal_answers():
+    options = without_check([two_problems()] * 2)
+    returned = dict(zip(options.names, options.right[:, 1].tolist(), strict=True))  # second seed
+    # Only the first problem reaches the highest log-probability; the other goes on to the end.
+    sure = Confident(threshold=-0.1, score="completion_logprob", needs_correct=False)
+    assert returned[f"{sure}, at most 3 turns"] == [True, True]
+    settled = Majority(certainty=1.0)
+    assert returned[f"{settled}, at most 3 turns"] == [True, False]
+    spent = dict(zip(options.names, options.tokens[:, 1].tolist(), strict=True))
+    assert spent[f"{sure}, at most 3 turns"] == [10, 30]
 
 
 def test_the_report_compares_arms_from_the_published_files_alone(tmp_path):

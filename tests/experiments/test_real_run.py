@@ -36,9 +36,8 @@ def test_run_leaves_a_recording_of_every_policy_and_does_nothing_twice(small, ca
     words = ["--out", str(small), "--seeds", "7", "--arms", "svr", *CHEAP]
     assert real.main(["run", *words]) == 0
     names = {path.name for path in (small / "results").iterdir()}
-    assert names == {
-        f"seed7-{arm}-{mode}.jsonl.gz" for arm in ("start", "svr") for mode in plan.MODES
-    }
+    policies = ("start-sampled", "svr-sampled", "svr-fresh")
+    assert names == {f"seed7-{each}.jsonl.gz" for each in policies}
     assert (small / "seed7" / "svr" / "policy" / "config.json").is_file()
     capsys.readouterr()
     assert real.main(["plan", *words]) == 0
