@@ -4,7 +4,7 @@
 
     Problem --prompts--> Prompt --engine--> Completion --parsing--> Turn(answer, SelfCheck)
        |                    ^                                          |
-       |                    '---- PolicyState(draft, v, c, q) <--------'   (no label enters here)
+       |                    '---- the draft, v, c and q <--------------'   (no label enters here)
        '--graders--> y_t --rewards--> R --credit--> Sample(advantage) --losses--> loss --> logs
 
 Layers, which import only from those to their right (CONTRIBUTING.md has all): ``cli`` -

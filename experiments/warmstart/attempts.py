@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from svr_lightning.core import prompts
-from svr_lightning.core.types import DraftState, OracleState, Problem, Verdict
+from svr_lightning.core.types import FinishReason, Problem, RemoteCompletion, Turn, Verdict
 from svr_lightning.recipes.scrpo import ANALYSIS_CLOSE, ANALYSIS_OPEN
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
@@ -191,13 +191,13 @@ class Demonstrations:
             attempt = draft if draft.correct else self.solver.another(rng, problem, draft)
         else:
             attempt = self._refined(rng, problem, draft)
-        shown, turn = _shown(rng, draft), _later_turn(rng)
+        shown = _shown(rng, draft)
+        previous = _turn_before(_later_turn(rng), shown, draft.truncated)
+        task = get_task(problem.task)
         if kind == "scored":
-            told = OracleState(draft=shown, truncated=draft.truncated, correct=draft.correct)
-            messages = prompts.scored(_style(problem), problem.question, told, turn)
+            messages = prompts.scored(task, problem, previous, draft.correct)
         else:
-            state = DraftState(draft=shown, truncated=draft.truncated)
-            messages = prompts.neutral(_style(problem), problem.question, state, turn)
+            messages = prompts.neutral(task, problem, previous)
         return Demonstration(messages, attempt.text, attempt.correct, kind, draft.learned)
 
     def _analysis(self, rng: random.Random, problem: Problem, kind: str) -> Demonstration:
@@ -206,26 +206,26 @@ class Demonstrations:
         draft = self._draft(rng, problem)
         if rng.random() < 0.5:
             draft = _analysed(self.solver.attempt(rng, problem, draft=True), draft)
-        shown = _shown(rng, draft)
-        state = DraftState(draft=shown, truncated=draft.truncated)
-        if not draft.truncated and not draft.correct and rng.random() < TOLD_SHARE:
+        previous = _turn_before(turn, _shown(rng, draft), draft.truncated)
+        told = not draft.truncated and not draft.correct and rng.random() < TOLD_SHARE
+        if told:
             attempt = self.solver.another(rng, problem, draft)
-            state = OracleState(draft=shown, truncated=False, correct=False)
         else:
             attempt = self._refined(rng, problem, draft)
-        messages = prompts.analysis(_style(problem), problem.question, state, turn)
+        messages = prompts.analysis(get_task(problem.task), problem, previous, is_wrong=told)
         completion = _analysed(draft, attempt).text
         return Demonstration(messages, completion, attempt.correct, kind, draft.learned)
 
     def _tutored(self, rng: random.Random, problem: Problem, kind: str) -> Demonstration:
         """A tutor's advice, or the attempt that follows it."""
-        draft, style = self.solver.attempt(rng, problem, draft=True), _style(problem)
+        draft, task = self.solver.attempt(rng, problem, draft=True), get_task(problem.task)
         attempt = self._refined(rng, problem, draft)
         hints = f"<think>{draft.reasoning}</think>\nTry {attempt.plan} first."
         if kind == "tutor":
-            messages = prompts.feedback(style, problem.question, draft.text)
+            messages = prompts.feedback(task, problem, _turn_before(2, draft.text))
             return Demonstration(messages, hints, None, kind, draft.learned)
-        messages = prompts.guided(style, problem.question, draft.text, hints, _later_turn(rng))
+        told = _turn_before(_later_turn(rng), hints)
+        messages = prompts.guided(task, problem, _turn_before(2, draft.text), told)
         return Demonstration(messages, attempt.text, attempt.correct, kind, draft.learned)
 
     def _draft(self, rng: random.Random, problem: Problem) -> Attempt:
@@ -287,8 +287,11 @@ def _later_turn(rng: random.Random) -> int:
     return min(_MAX_TURN, 2 + int(rng.expovariate(0.35)))
 
 
-def _style(problem: Problem) -> prompts.AnswerStyle:
-    return get_task(problem.task).style
+def _turn_before(turn: int, text: str, truncated: bool = False) -> Turn:
+    """The turn before turn ``turn``."""
+    reason = FinishReason.LENGTH if truncated else FinishReason.STOP
+    said = RemoteCompletion(text=text, finish_reason=reason)
+    return Turn(index=turn - 1, completion=said, check=None)
 
 
 def _draw(rng: random.Random, weighted: Weighted) -> float:

@@ -1,8 +1,8 @@
 r"""The wording of every prompt (appendix "Prompt Templates and Output Parsing").
 
-Every prompt is ``[system, user]``, and the first user message is the question alone. SVR's later
-ones are built only from the question and a :class:`PolicyState`, which has no label, reference,
-score or reward. Privileged prompts of other methods take an :class:`OracleState`.
+Every prompt is ``[system, user]``, and the first user message is the question alone. Later ones are
+built only from the question and from what the policy wrote: no label, reference, score or reward.
+Two prompts of other methods may show a label, which they take as an argument of its own.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import ClassVar, Protocol
 
 from svr_lightning.core.parsing import SelfCheckFields
-from svr_lightning.core.types import DraftState, Message, OracleState, PolicyState, Problem, Verdict
+from svr_lightning.core.types import Message, Problem, Turn, Verdict
 
 TRUNCATION_MARK = "[...truncated]"
 
@@ -111,18 +111,28 @@ def refinement_messages(
     Raises:
         ValueError: if ``turn`` < 2, since the first turn has no past.
     """
-    style = task.style
-    state = PolicyState(
-        draft=previous, verdict=Verdict(verdict), confidence=confidence, truncated=truncated
+    verdict = Verdict(verdict)
+    answer = task.style.reminder
+    header = "TRUNCATED"
+    instruction = (
+        "Your previous response was CUT OFF before completion. Discard it and produce a fresh, "
+        "COMPLETE solution. Keep <think>...</think> concise so the entire answer (including "
+        f"{answer} and the <self_check> block) fits within the budget."
     )
-    heading = f" Your self-verification last turn: {_header(state, interface)}"
-    instruction = _instruction(style.reminder, state, interface)
-    return _refinement(style, problem.question, state.draft, turn, instruction, heading, interface)
+    if not truncated:
+        header = {
+            "joint": f"{verdict} (conf {confidence:.2f})",
+            "verdict": verdict.value,
+            "confidence": f"conf {confidence:.2f}",
+        }[interface]
+        instruction = _instruction(answer, verdict, confidence, interface)
+    heading = f" Your self-verification last turn: {header}"
+    return _refinement(task, problem, previous, turn, instruction, heading, interface)
 
 
 def _refinement(
-    style: AnswerStyle,
-    question: str,
+    task: Styled,
+    problem: Problem,
     draft: str,
     turn: int,
     instruction: str,
@@ -134,11 +144,11 @@ def _refinement(
         raise ValueError(f"turn={turn}: a refinement prompt belongs to turn 2 or later")
     text = (
         f"[T={turn}]{heading}\n"
-        f"Question: {question}\n\n"
-        f"Your previous solution:\n{shorten_draft(draft, style.draft_limit)}\n\n"
+        f"Question: {problem.question}\n\n"
+        f"Your previous solution:\n{shorten_draft(draft, task.style.draft_limit)}\n\n"
         f"{instruction}"
     )
-    return chat(system_prompt(style, interface), text)
+    return chat(system_prompt(task.style, interface), text)
 
 
 def shorten_draft(completion: str, limit: int) -> str:
@@ -178,36 +188,22 @@ def in_context(prompt: Sequence[Message], context: Sequence[Message]) -> list[Me
     return joined
 
 
-def _header(state: PolicyState, interface: SelfCheckFields) -> str:
-    if state.truncated:
-        return "TRUNCATED"
-    return {
-        "joint": f"{state.verdict.value} (conf {state.confidence:.2f})",
-        "verdict": state.verdict.value,
-        "confidence": f"conf {state.confidence:.2f}",
-    }[interface]
-
-
-def _instruction(answer: str, state: PolicyState, interface: SelfCheckFields) -> str:
-    """What to do, with the reminder ``answer``: after truncation, after CORRECT, or otherwise."""
-    if state.truncated:
-        return (
-            "Your previous response was CUT OFF before completion. Discard it and produce a fresh, "
-            "COMPLETE solution. Keep <think>...</think> concise so the entire answer (including "
-            f"{answer} and the <self_check> block) fits within the budget."
-        )
+def _instruction(
+    answer: str, verdict: Verdict, confidence: float, interface: SelfCheckFields
+) -> str:
+    """What to do after CORRECT, or otherwise, with the reminder ``answer``."""
     if interface == "confidence":
-        is_sure = state.confidence >= EVEN
-        judgement = f"you gave your answer a confidence of {state.confidence:.2f}"
+        is_sure = confidence >= EVEN
+        judgement = f"you gave your answer a confidence of {confidence:.2f}"
         report = "a high CONFIDENCE"
         field = "confidence"
     else:
-        is_sure = state.verdict == Verdict.CORRECT
+        is_sure = verdict == Verdict.CORRECT
         judgement = "you judged the answer likely WRONG or were unsure"
         if is_sure:
             judgement = "you judged the answer CORRECT"
         if interface == "joint":
-            judgement += f" (self-confidence {state.confidence:.2f})"
+            judgement += f" (self-confidence {confidence:.2f})"
         report = "VERDICT: CORRECT"
         field = "verdict"
     if is_sure:
@@ -226,7 +222,7 @@ def _instruction(answer: str, state: PolicyState, interface: SelfCheckFields) ->
 
 # --- without a self-check ---------------------------------------------------------------------
 
-CUT_OFF = (
+_CUT_OFF = (
     "Your previous response was CUT OFF before completion (it hit the length budget mid-stream). "
     "The draft above is incomplete and should not be trusted. Discard it, and produce a fresh, "
     "COMPLETE solution this time. Keep your <think>...</think> reasoning concise so the entire "
@@ -234,30 +230,34 @@ CUT_OFF = (
 )
 
 
-def neutral(style: AnswerStyle, question: str, state: DraftState, turn: int) -> list[Message]:
-    """Refinement without a judgement of the draft; turn ``turn`` >= 2."""
+def neutral(task: Styled, problem: Problem, previous: Turn) -> list[Message]:
+    """Refinement without a judgement of the draft."""
     review = (
         "Review your previous solution step by step. If you find an error, correct it; otherwise "
         "keep the same final answer. Give a complete solution with the final answer in "
-        f"{style.reminder}."
+        f"{task.style.reminder}."
     )
-    instruction = CUT_OFF if state.truncated else review
-    return _refinement(style, question, state.draft, turn, instruction)
+    draft = previous.completion
+    instruction = _CUT_OFF if draft.truncated else review
+    return _refinement(task, problem, draft.text, previous.index + 1, instruction)
 
 
-def scored(style: AnswerStyle, question: str, state: OracleState, turn: int) -> list[Message]:
-    """The oracle-guided reference's refinement: the label as a score; turn ``turn`` >= 2."""
-    if state.truncated:
-        return _refinement(style, question, state.draft, turn, CUT_OFF, " Score: TRUNCATED")
-    heading = f" Score: {float(state.correct):.3f}"
+def scored(task: Styled, problem: Problem, previous: Turn, correct: bool) -> list[Message]:
+    """The oracle-guided reference's refinement: the label as a score."""
+    draft = previous.completion
+    score = f"{float(correct):.3f}"
     instruction = (
         "Your previous answer is CORRECT. Briefly verify the reasoning, then output the SAME "
-        f"final answer again inside {style.reminder}."
-        if state.correct
+        f"final answer again inside {task.style.reminder}."
+        if correct
         else "Your previous answer is INCORRECT. Carefully review the previous solution, identify "
         "the logical or arithmetic errors, and provide a correct step-by-step solution."
     )
-    return _refinement(style, question, state.draft, turn, instruction, heading)
+    if draft.truncated:
+        score = "TRUNCATED"
+        instruction = _CUT_OFF
+    heading = f" Score: {score}"
+    return _refinement(task, problem, draft.text, previous.index + 1, instruction, heading)
 
 
 _TUTOR = (
@@ -266,40 +266,37 @@ _TUTOR = (
 )
 
 
-def feedback(style: AnswerStyle, question: str, attempt: str) -> list[Message]:
+def feedback(task: Styled, problem: Problem, attempt: Turn) -> list[Message]:
     """Ask the policy, in a tutor's role, for hints on an attempt."""
+    draft = shorten_draft(attempt.completion.text, task.style.draft_limit)
     user = (
-        f"Problem: {question}\n\n"
-        f"The student's attempt:\n{shorten_draft(attempt, style.draft_limit)}\n\n"
+        f"Problem: {problem.question}\n\n"
+        f"The student's attempt:\n{draft}\n\n"
         "List the likely mistakes and pitfalls, and hints on how to go on. Do NOT solve the "
         "problem. Be brief."
     )
     return chat(_TUTOR, user)
 
 
-def guided(style: AnswerStyle, question: str, attempt: str, hints: str, turn: int) -> list[Message]:
+def guided(task: Styled, problem: Problem, attempt: Turn, hints: Turn) -> list[Message]:
     """Solve again with all hints of a tutor on the attempt."""
     instruction = (
-        f"A tutor's feedback on it:\n{hints}\n\n"
+        f"A tutor's feedback on it:\n{hints.completion.text}\n\n"
         "Think about the feedback, then give a complete solution with the final answer in "
-        f"{style.reminder}."
+        f"{task.style.reminder}."
     )
-    return _refinement(style, question, attempt, turn, instruction)
+    return _refinement(task, problem, attempt.completion.text, hints.index + 1, instruction)
 
 
-def analysis(style: AnswerStyle, question: str, state: DraftState, turn: int) -> list[Message]:
-    """Analysis, then solution, of a draft that may be wrong or that the evaluator found wrong.
-
-    Raises:
-        ValueError: if the draft is known to be right.
-    """
-    if isinstance(state, OracleState) and state.correct:
-        raise ValueError("a draft that is right must not be called wrong")
-    is_wrong = isinstance(state, OracleState)
+def analysis(
+    task: Styled, problem: Problem, previous: Turn, *, is_wrong: bool = False
+) -> list[Message]:
+    """Analysis, then solution, of a draft that may be wrong or that the evaluator found wrong."""
+    draft = previous.completion
     claim = "Your previous answer was wrong." if is_wrong else "Your previous answer may be wrong."
     instruction = (
-        f"{CUT_OFF if state.truncated else claim} First explain inside <analysis>...</analysis> "
+        f"{_CUT_OFF if draft.truncated else claim} First explain inside <analysis>...</analysis> "
         f"what went wrong in it{'' if is_wrong else ', if anything did'}. Then give the corrected, "
-        f"complete solution with the final answer in {style.reminder}."
+        f"complete solution with the final answer in {task.style.reminder}."
     )
-    return _refinement(style, question, state.draft, turn, instruction)
+    return _refinement(task, problem, draft.text, previous.index + 1, instruction)

@@ -1,8 +1,7 @@
 """The data types of the method: problems, completions, turns, trajectories, scored turns.
 
 Only :class:`ScoredTurn` carries a correctness label. It is made after a rollout, and no function
-that builds a prompt takes one: prompts are built from a :class:`PolicyState`, which holds only what
-the policy wrote.
+that builds a prompt takes one.
 """
 
 from collections.abc import Mapping
@@ -68,30 +67,6 @@ class SelfCheck:
     verdict: Verdict
     confidence: float
     """In [0, 1]; the verdict-dependent prior where the text gave none."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DraftState:
-    """The past of a method without a self-check: only what the policy wrote."""
-
-    draft: str
-    """The whole previous completion text; the prompt shortens it."""
-    truncated: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class PolicyState(DraftState):
-    """What a refinement prompt may use of the past; every field was written by the policy."""
-
-    verdict: Verdict
-    confidence: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class OracleState(DraftState):
-    """The past with the evaluator's label. Only privileged recipes build one."""
-
-    correct: bool
 
 
 @dataclass(frozen=True, kw_only=True)

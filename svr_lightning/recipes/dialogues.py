@@ -23,7 +23,6 @@ from svr_lightning.core.stopping import Confident, StopRule, ending
 from svr_lightning.core.types import (
     NO_SCORES,
     AnyCompletion,
-    DraftState,
     Message,
     Problem,
     Reading,
@@ -160,8 +159,7 @@ class PlainRefinement(Dialogue):
 
     def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:
         """The question and the draft."""
-        style = get_task(problem.task).style
-        return neutral(style, problem.question, draft_of(turns[-1]), turns[-1].index + 1)
+        return neutral(get_task(problem.task), problem, turns[-1])
 
 
 @dataclass(frozen=True)
@@ -300,8 +298,3 @@ def node(problem: Problem, sample: int, turn: Turn, parent: Trajectory | None = 
     """A tree's node: a trajectory of one turn that continues ``parent``."""
     number = None if parent is None else parent.sample
     return Trajectory(problem=problem, sample=sample, turns=(turn,), parent=number)
-
-
-def draft_of(turn: Turn) -> DraftState:
-    """What the next prompt of a method without a self-check may use of a turn."""
-    return DraftState(draft=turn.completion.text, truncated=turn.completion.truncated)

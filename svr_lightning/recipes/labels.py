@@ -7,7 +7,7 @@ iGRPO and Murphy's tree choose by label, in training alone, which draft is refin
 from collections.abc import Sequence
 
 from svr_lightning.core.prompts import scored
-from svr_lightning.core.types import OracleState, Problem, ScoredTurn, Turn
+from svr_lightning.core.types import Problem, ScoredTurn, Turn
 from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.dialogues import Dialogue, PlainRefinement, Prompt
 from svr_lightning.tasks import get_task
@@ -21,13 +21,8 @@ class ScoreShown(PlainRefinement):
 
     def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:
         """The score of the previous answer, and an instruction that depends on it."""
-        turn = turns[-1]
-        state = OracleState(
-            draft=turn.completion.text,
-            truncated=turn.completion.truncated,
-            correct=score(self, problem, turn).correct,
-        )
-        return scored(get_task(problem.task).style, problem.question, state, turn.index + 1)
+        correct = score(self, problem, turns[-1]).correct
+        return scored(get_task(problem.task), problem, turns[-1], correct)
 
 
 def score(dialogue: Dialogue, problem: Problem, turn: Turn) -> ScoredTurn:

@@ -26,13 +26,10 @@ class SolverAndTutor(PlainRefinement):
 
     def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:
         """Feedback on an answer; after feedback, the question with both."""
-        style = get_task(problem.task).style
-        texts = [turn.completion.text for turn in turns]
+        task = get_task(problem.task)
         if self.answers(len(turns)):
-            prompt = feedback(style, problem.question, texts[-1])
-            return PromptRequest(prompt, FEEDBACK_TOKENS)
-        attempt, hints = texts[-2:]
-        return guided(style, problem.question, attempt, hints, len(turns) + 1)
+            return PromptRequest(feedback(task, problem, turns[-1]), FEEDBACK_TOKENS)
+        return guided(task, problem, *turns[-2:])
 
     def answers(self, turn: int) -> bool:
         """Odd turns do."""

@@ -17,7 +17,7 @@ from svr_lightning.core.parsing import ANSWER_OPEN, without_spans
 from svr_lightning.core.prompts import analysis
 from svr_lightning.core.types import Problem, Sample, Turn
 from svr_lightning.recipes.base import Group, MultiTurn, sample_of
-from svr_lightning.recipes.dialogues import Dialogue, PlainRefinement, Prompt, draft_of
+from svr_lightning.recipes.dialogues import Dialogue, PlainRefinement, Prompt
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import Task
 
@@ -29,8 +29,7 @@ class Analysing(PlainRefinement):
 
     def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:
         """Analysis of the previous answer, which may be wrong, then a solution."""
-        style = get_task(problem.task).style
-        return analysis(style, problem.question, draft_of(turns[-1]), turns[-1].index + 1)
+        return analysis(get_task(problem.task), problem, turns[-1])
 
     def formats(self, task: Task, turn: Turn) -> tuple[float, float]:
         """The task's format score of the text without the analysis."""

@@ -1,21 +1,20 @@
 """Prompts, compared with goldens that were written from the paper's appendices by hand."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from svr_lightning.core.prompts import (
-    analysis,
     feedback,
     first_turn_messages,
     guided,
     neutral,
     refinement_messages,
 )
-from svr_lightning.core.types import DraftState, Message, OracleState, PolicyState, Problem, Verdict
+from svr_lightning.core.types import Message, Problem, Turn, Verdict
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import chain
 from svr_lightning.recipes.mlmt_rl import MLMTRL
@@ -128,31 +127,24 @@ def test_braces_and_percent_signs_of_the_policy_are_copied_as_they_are():
     assert refined("math", text, question=text)[1]["content"].count(text) == 2
 
 
-def test_the_state_a_prompt_is_built_from_holds_no_label():
-    names = [field.name for field in fields(PolicyState)]
-    assert names == ["draft", "truncated", "verdict", "confidence"]
+def test_a_prompt_is_built_from_no_label():
+    of_the_past = [*signature(refinement_messages).parameters][2:]
+    said = ["previous", "verdict", "confidence", "truncated"]
+    assert of_the_past == [*said, "turn", "interface"]
 
 
 # --- prompts without a self-check ---------------------------------------------------------------
 
 
-def test_a_right_draft_is_never_called_wrong():
-    state = OracleState(draft="d", truncated=False, correct=True)
-    with pytest.raises(ValueError, match="a draft that is right"):
-        analysis(get_task("math").style, "q", state, 2)
-
-
 def test_drafts_are_shortened_as_svrs_are_and_hints_are_not():
-    style = get_task("countdown").style
-    long = "x" * 512 + "y"
+    asked = get_task("countdown"), problem("countdown")
+    long, short = (
+        Turn(index=1, completion=completion(text), check=None) for text in ("x" * 512 + "y", "d")
+    )
     kept = "x" * 512 + "[...truncated]"
-    for messages in (
-        neutral(style, "q", DraftState(draft=long, truncated=False), 2),
-        feedback(style, "q", long),
-        guided(style, "q", long, "hints", 3),
-    ):
-        assert f"\n{kept}\n\n" in messages[1]["content"]
-    assert f"\n{long}\n\n" in guided(style, "q", "d", long, 3)[1]["content"]
+    for ask in (neutral(*asked, long), feedback(*asked, long), guided(*asked, long, short)):
+        assert f"\n{kept}\n\n" in ask[1]["content"]
+    assert f"\n{long.completion.text}\n\n" in guided(*asked, short, long)[1]["content"]
 
 
 # --- all that each recipe asks, turn by turn ----------------------------------------------------
