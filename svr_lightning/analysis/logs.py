@@ -127,7 +127,6 @@ def _read_file(path: Path, columns: Sequence[str]) -> Evaluation:
         config={},
         notes=notes,
         stop=Confident(needs_correct=False) if stated else RepeatedAnswer(in_a_row=False),
-        max_turns=max(map(len, problems.values())),
         questions={
             key: next((turn.question for turn in turns if turn.question), None)
             for key, turns in problems.items()

@@ -66,14 +66,17 @@ class Evaluation:
     stop: StopRule | str
     """What stops the policy: the paper's rule where no configuration is quoted; the class path of
     a rule outside of this package, which is not imported."""
-    max_turns: int
-    """T_max: what the configuration says; without it, the longest recorded trajectory."""
     questions: Mapping[tuple[str, str], str | None]
     """Each problem's question, as far as it is known, by data set and id."""
     notes: tuple[str, ...] = ()
     """What a reader of its numbers should know: one line each."""
     is_log: bool = False
     """Whether another program recorded it."""
+
+    @property
+    def max_turns(self) -> int:
+        """T_max: what the configuration says; without it, the longest recorded trajectory."""
+        return max(table.max_turns for table in self.tables.values())
 
     @property
     def folder(self) -> Path:
@@ -204,7 +207,6 @@ def read_samples_file(samples: Path) -> Evaluation:
         tables=tables,
         config=config,
         stop=stop,
-        max_turns=max(table.max_turns for table in tables.values()),
         questions=questions,
     )
 

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Literal
 
 from svr_lightning.core.parsing import decimals_span, verdict_span
@@ -30,7 +31,7 @@ def group_advantages(returns: Sequence[float], scale: RewardScale = "group") -> 
     """
     if is_degenerate(returns):
         return [0.0] * len(returns)
-    mean = math.fsum(returns) / len(returns)
+    mean = fmean(returns)
     centred = [value - mean for value in returns]
     if scale == "none":
         return centred
@@ -103,9 +104,7 @@ def turn_advantages(
         )
     earned = [[float(reward) for reward in turns] for turns in rewards]
     if to_go:
-        earned = [
-            [math.fsum(turns[t:]) / (len(turns) - t) for t in range(len(turns))] for turns in earned
-        ]
+        earned = [[fmean(turns[t:]) for t in range(len(turns))] for turns in earned]
     columns = [group_advantages(column, scale) for column in zip(*earned, strict=True)]
     return [list(turns) for turns in zip(*columns, strict=True)]
 
@@ -197,6 +196,6 @@ def stated_confidences(text: str, start: int) -> Choice | None:
         return None
     count = span[1] - span[0]
     numbers = tuple(f"{number:0{count}d}" for number in range(10**count))
-    rest = re.split("[^0-9]", text[span[1] :], maxsplit=1)[0][:30]
+    rest = re.split("[^0-9]", text[span[1] :], maxsplit=1)[0]
     stated = tuple(float(f"0.{number}{rest}") for number in numbers)
     return Choice(span=span, alternatives=numbers, scores=stated)

@@ -5,6 +5,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate
+from statistics import fmean
 
 from svr_lightning.core.parsing import plain_fields, self_check_start, verdict_span
 from svr_lightning.core.types import AnyCompletion, Reading, RemoteCompletion, TokenScores
@@ -93,7 +94,7 @@ def _mean(logprobs: Sequence[float]) -> float | None:
     """The rounded mean in nats; None of nothing."""
     if not logprobs:
         return None
-    mean = min(math.fsum(logprobs) / len(logprobs), 0.0)
+    mean = min(fmean(logprobs), 0.0)
     return round(mean, DIGITS + 1) + 0.0  # not -0.0
 
 

@@ -414,16 +414,7 @@ def _read_confidence(scope: str) -> float | None:
     if number is None:
         return None
     sign, digits, percent = number.groups()
-    value = _bounded_float(digits) * (-1.0 if sign == "-" else 1.0)
+    value = float(digits) * (-1.0 if sign == "-" else 1.0)
     if percent or value > 1.0:
         value /= 100.0
     return min(max(value, 0.0), 1.0) + 0.0  # a negative zero would be shown as -0.00
-
-
-def _bounded_float(digits: str) -> float:
-    """Convert decimal digits of any length without ever building a huge number."""
-    whole, _, fraction = digits.partition(".")
-    whole = whole.lstrip("0")
-    if len(whole) > 15:
-        return 1e15
-    return float(f"{whole or '0'}.{fraction[:30] or '0'}")
