@@ -122,7 +122,7 @@ def _gap(claim: Claim, known: Mapping[str, Judged]) -> Floats | None:
         found = within(ours, rivals_of(ours, [*known.values()], claim.minus))[1].get(claim.budget)
         return found and found[0].accuracy - found[1].accuracy
     if claim.minus == FIXED:
-        (best,) = choose(ours.options[claim.turns]["fixed turns"], [_UNLIMITED], ours.draws)
+        best = choose(ours.options[claim.turns]["fixed turns"], _UNLIMITED, ours.draws)
         own = over_seeds(ours.metrics[claim.turns]["accuracy"], ours.draws)
         return own - best.accuracy if best else None
     other = known.get(claim.minus)

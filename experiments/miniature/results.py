@@ -148,7 +148,8 @@ def best_of(rows: tuple[Judged, ...], seeds: tuple[int, ...]) -> list[Chosen | N
         chosen = one.index(seeds)
         right, tokens = one.every.right[:, chosen], one.every.tokens[:, chosen]
         options.append(Options(names=one.every.names, right=right, tokens=tokens))
-    return choose(joined(options), BUDGETS, draw(rows[0].cluster, len(seeds)))
+    every, draws = joined(options), draw(rows[0].cluster, len(seeds))
+    return [choose(every, budget, draws) for budget in BUDGETS]
 
 
 def _entries(found: Mapping[str, Floats], one: Judged) -> Entry:

@@ -110,7 +110,7 @@ def over_best(ours: Options, rivals: Options, budget: Array) -> Statistic:
         accuracy = []
         for each in (ours, rivals):
             some = replace(each, right=each.right[:, places], tokens=each.tokens[:, places])
-            (chosen,) = choose(some, [budget[places]], draws)
+            chosen = choose(some, budget[places], draws)
             assert chosen is not None, "a first turn is within the budget"
             accuracy.append(chosen.accuracy)
         return accuracy[0] - accuracy[1]

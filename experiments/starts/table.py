@@ -89,7 +89,7 @@ def _measured(
         for name, arm in start.arms.items():
             measured.setdefault((AUROC, name), {})[start.seed] = stated_auroc(arm, draws)
             for way, options in arm.ways.items():
-                (best,) = choose(options, [start.budget], draws)
+                best = choose(options, start.budget, draws)
                 if best is None:
                     too_dear.add((way, name))
                     continue

@@ -120,7 +120,7 @@ def check_value(
     budget = answers * float(after[FIRST].tokens.mean())
     draws = draw(refined.cluster)
     now, then = (
-        {name: choose(options, [budget], draws)[0] for name, options in ways.items()}
+        {name: choose(options, budget, draws) for name, options in ways.items()}
         for ways in (after, before)
     )
     rows = []

@@ -113,50 +113,44 @@ class Chosen:
     """The number of clusters of problems."""
 
 
-def choose(
-    options: Options, budgets: Sequence[Floats | float], draws: Draws
-) -> list[Chosen | None]:
-    """The best option within each budget.
+def choose(options: Options, budget: Floats | float, draws: Draws) -> Chosen | None:
+    """The best option within a budget.
 
     Args:
         options: to choose from; among equally accurate ones the cheaper one is taken.
-        budgets: tokens per problem, or [S, N] tokens whose mean over a half counts. Where no option
+        budget: tokens per problem, or [S, N] tokens whose mean over a half counts. Where no option
             is within the budget on a half, the cheapest one is taken.
         draws: for the same problems and seeds.
 
     Returns:
-        For each budget; None if no option is within it on all problems, or if there are fewer than
-        two clusters.
+        None if no option is within the budget on all problems, or if there are fewer than two
+        clusters.
     """
     count = len(options.names)
-    shape = options.tokens.shape[1:]
-    limits = np.array([np.broadcast_to(np.asarray(budget, float), shape) for budget in budgets])
-    sums = _sums((options.right, options.tokens, limits, np.ones((1, *shape))), draws)
-    accuracy, tokens = np.empty((2, len(budgets), len(draws.counts)))
-    picked: list[Counter[int]] = [Counter() for _ in budgets]
+    shape = (1, *options.tokens.shape[1:])
+    limits = np.full(shape, budget, float)
+    sums = _sums((options.right, options.tokens, limits, np.ones(shape)), draws)
+    *costs, most, _ = sums[-1, count:, 0].tolist()  # of all problems
+    if draws.size < 2 or not any(cost <= most for cost in costs):
+        return None
+    accuracy, tokens = np.empty((2, len(draws.counts)))
+    picked = Counter[int]()
     for row in range(len(draws.counts)):
         *first, whole = sums[..., row]
-        halves = np.stack([np.array(first), whole - first]).swapaxes(1, 2)  # [2, 2K + B + 1, J]
+        halves = np.stack([np.array(first), whole - first]).swapaxes(1, 2)  # [2, 2K + 2, J]
         right, spent, limit, size = np.split(halves, [count, 2 * count, -1], axis=1)
         each = np.maximum(size, 1)
-        for number in range(len(budgets)):
-            best = _best(right / each, spent / each, limit[:, number, None] / each)
-            if row == 0:
-                picked[number].update(best.ravel().tolist())
-            accuracy[number, row] = _measured_elsewhere(right, best) / size.sum()
-            tokens[number, row] = _measured_elsewhere(spent, best) / size.sum()
-    cost, most = np.split(sums[-1, count:-1, 0], [count])  # [K] and [B], of all problems
-    return [
-        Chosen(
-            accuracy=accuracy[number],
-            tokens=tokens[number],
-            names=tuple(options.names[option] for option, _ in picked[number].most_common()),
-            size=draws.size,
-        )
-        if draws.size > 1 and bool((cost <= most[number]).any())
-        else None
-        for number in range(len(budgets))
-    ]
+        best = _best(right / each, spent / each, limit / each)
+        if row == 0:
+            picked.update(best.ravel().tolist())
+        accuracy[row] = _measured_elsewhere(right, best) / size.sum()
+        tokens[row] = _measured_elsewhere(spent, best) / size.sum()
+    return Chosen(
+        accuracy=accuracy,
+        tokens=tokens,
+        names=tuple(options.names[option] for option, _ in picked.most_common()),
+        size=draws.size,
+    )
 
 
 def _sums(columns: Sequence[Floats | Bools], draws: Draws) -> Floats:

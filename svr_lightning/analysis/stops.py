@@ -91,9 +91,7 @@ def compare_stops(
         known = (*_OF_LOGS, *_OF_ANSWERS) if answered else _OF_LOGS
         rules = {name: some for name, some in rules.items() if name in known}
     draws = draw(table.cluster, weight=weight)
-    chosen = {
-        name: choose(options_of([table], some), [spent], draws)[0] for name, some in rules.items()
-    }
+    chosen = {name: choose(options_of([table], some), spent, draws) for name, some in rules.items()}
     rivals = {name: best for name, best in chosen.items() if best and name != ORACLE}
     winner = max(
         rivals,

@@ -11,7 +11,6 @@ from svr_lightning.tasks.arithmetic import ExpressionError, canonical, evaluate
 @pytest.mark.parametrize(
     ("left", "right"),
     [
-        ("(3+5)*2", "2*(5+3)"),
         ("1+2+3", "3+(2+1)"),
         ("9-(4-1)", "9+1-4"),
         ("8/(4/2)", "8*2/4"),
@@ -41,9 +40,7 @@ def test_different_derivations_are_spelt_differently(left, right):
     assert canonical(left) != canonical(right)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "3+", "1/(2-2)", "2**3", "3^2", "1" * 201, "(" * 40, "x", "3=3"]
-)
+@pytest.mark.parametrize("text", ["", "3+", "1/(2-2)", "3=3"])
 def test_what_the_evaluator_does_not_read_has_no_spelling(text):
     with pytest.raises(ExpressionError):
         canonical(text)

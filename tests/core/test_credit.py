@@ -9,11 +9,6 @@ import torch
 from svr_lightning.core.credit import group_advantages, is_degenerate, turn_advantages
 
 
-def test_the_standard_deviation_is_the_samples_own_with_g_minus_one():
-    # Mean 2, squares 1 + 0 + 1 over 3 - 1: standard deviation 1 (over 3 it were 0.816).
-    assert group_advantages([1.0, 2.0, 3.0]) == pytest.approx([-1 / 1.0001, 0.0, 1 / 1.0001])
-
-
 @pytest.mark.parametrize("value", [0.0, -1.3, 0.1, 2.35, 1e6])
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 @pytest.mark.parametrize("scale", ["group", "none"])
@@ -23,10 +18,7 @@ def test_equal_returns_have_no_advantage_at_all(value, size, scale):
     assert group_advantages(returns, scale) == [0.0] * size
 
 
-def test_the_order_in_which_rewards_were_added_is_no_signal():
-    assert sum([0.4, 0.095, -0.72, 0.3]) != sum([0.3, -0.72, 0.095, 0.4])
-    assert is_degenerate([sum([0.4, 0.095, -0.72, 0.3]), sum([0.3, -0.72, 0.095, 0.4])])
-    assert is_degenerate([1.0, 1.0, math.nextafter(1.0, 2.0)])
+def test_a_difference_above_rounding_is_a_signal():
     assert not is_degenerate([1.0, 1.0, 1.0 + 1e-6])
 
 

@@ -27,11 +27,6 @@ def probability(pieces: Sequence[str], *probabilities: float) -> float | None:
     ).verdict_probability
 
 
-def test_it_is_the_product_over_the_tokens_that_the_word_lies_in():
-    pieces = ["<self_check>", "VERDICT:", " IN", "COR", "RECT", "; CONFIDENCE: 0.9</self_check>"]
-    assert probability(pieces, 0.1, 0.2, 0.5, 0.8, 0.9, 0.3) == 0.36  # .5 * .8 * .9
-
-
 def test_a_token_that_also_covers_what_stands_beside_the_word_counts_whole():
     pieces = ["<self_check>VERDICT", ": COR", "RECT; CONF", "IDENCE: 0.9</self_check>"]
     assert probability(pieces, 0.1, 0.5, 0.6, 0.7) == 0.3

@@ -66,8 +66,6 @@ def test_the_long_output_safeguard_is_a_term_of_each_turn_and_off_by_default():
     ((group,), _) = play(limited, rows)
     assert dict(group.rewards[0][0].terms) == {"correct": 1.0, "long_output": -0.5}
     assert group.returns == (-0.5, 0.5)  # of the last turns, which the return covers
-    ((group,), _) = play(replace(limited, soft_max_length=25), rows)
-    assert group.returns == (-1.75, -0.75)  # beyond soft_max_length it goes on falling
 
 
 # --- several turns ----------------------------------------------------------------------------

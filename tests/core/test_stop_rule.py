@@ -95,7 +95,6 @@ def test_the_default_is_the_papers_rule():
     [
         ("C", 0.85, False, 0.85, True),
         ("C", 0.8499999, False, 0.85, False),
-        ("C", 1.0, True, 0.85, False),
         ("C", 0.0, False, 0.0, True),
         ("I", 1.0, False, 0.0, False),
         ("U", 1.0, False, 0.0, False),

@@ -143,6 +143,6 @@ def test_the_published_table_is_that_of_the_published_outcomes(task, problems):
     draws = draw(read.cluster, resamples=1)
     for way in {ways.PAPER, ways.TRACE} & published["ways"].keys():
         for name in (BEFORE, AFTER):
-            (found,) = choose(first.arms[name].ways[way], [first.budget], draws)
+            found = choose(first.arms[name].ways[way], first.budget, draws)
             by_start = published["ways"][way][name]["by_start"]
             assert found.accuracy[0] == by_start[str(first.seed)]
