@@ -14,10 +14,11 @@ from svr_lightning.core.parsing import (
 )
 from svr_lightning.core.prompts import AnswerStyle, system_prompt
 from svr_lightning.core.types import Problem, Reading
-from svr_lightning.tasks.latex import close
 
 Row = Mapping[str, Any]
 """One record of a data set, by column name."""
+TOLERANCE = Fraction(1, 10**5)
+"""Absolute, between two numbers (the paper's 1e-5), however small the reference is."""
 
 
 class GradingError(RuntimeError):
@@ -38,7 +39,9 @@ class AnswerForm:
 
         Not transitive: of three numbers in a row the outer two may be too far apart.
         """
-        return self.text == other.text or close(self.number, other.number)
+        if self.number is None or other.number is None:
+            return self.text == other.text
+        return abs(self.number - other.number) < TOLERANCE
 
 
 class AnswerNumbers:
@@ -135,21 +138,25 @@ class Task(ABC):
         """
 
     def answer_form(self, answer: str) -> AnswerForm | None:
-        """The extracted answer in the form that the evaluator compares; None if it has none.
+        """The extracted answer in the form that is compared; None if it has none.
 
-        Majority voting counts answers with the same form as equal. By default the form is the text
-        with white space reduced to single spaces.
+        Grading and majority voting take answers as equal whose forms are the same. By default the
+        form is the text with white space reduced to single spaces.
         """
         text = " ".join(answer.split())
         return AnswerForm(text) if text else None
 
-    @abstractmethod
     def grade(self, completion: str, problem: Problem) -> bool:
         """y_t: whether the completion's answer is correct. Never runs model text in this process.
+
+        By default it is if it has the same form as the reference.
 
         Raises:
             GradingError: if the grader could not decide. Nothing else is ever raised.
         """
+        answer = self.answer_form(self.extract_answer(completion) or "")
+        reference = self.answer_form(str(problem.reference))
+        return answer is not None and reference is not None and answer.same(reference)
 
     def format_score(self, completion: str) -> float:
         """r_taskfmt in [0, 1]: whether the whole completion follows the task's output convention.

@@ -16,7 +16,6 @@ from svr_lightning.tasks.fields import ID_COLUMN, answer_texts, present, row_id,
 from svr_lightning.tasks.latex import (
     MAX_ANSWER,
     SCALE,
-    close,
     gold_answer,
     last_boxed,
     normalise,
@@ -131,13 +130,9 @@ class GSM8K(Task):
         return answer or _candidate(final_part(completion)[-_FALLBACK_CHARACTERS:])
 
     def answer_form(self, answer: str) -> AnswerForm | None:
-        """The number, None where there is none."""
+        """The number, None where there is none; two are the same if less than 1e-5 apart."""
         value = _value(answer)
         return None if value is None else AnswerForm(str(value), value)
-
-    def grade(self, completion: str, problem: Problem) -> bool:
-        """Whether the number differs from the reference by less than 1e-5."""
-        return close(_value(self.extract_answer(completion) or ""), _value(problem.reference))
 
     def format_score(self, completion: str) -> float:
         """1.0 if the last block holds a boxed expression or a number after ``####``, else 0.0."""

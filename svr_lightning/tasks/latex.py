@@ -1,6 +1,7 @@
 r"""Boxed expressions: finding them, and the paper's test of whether two of them are equal.
 
-:func:`last_boxed` is one pass over the text. Everything under :func:`equivalent` works on
+Two are equal if :func:`normalise` makes the same text of them, or if :func:`read_number` reads
+numbers that are close. :func:`last_boxed` is one pass over the text. Everything else works on
 answers of at most :data:`MAX_ANSWER` characters with substitutions and exact rational numbers;
 nothing is evaluated. Two expressions that only algebra can identify, like ``2\sqrt{3}`` and
 ``\sqrt{12}``, are different here, as in the paper.
@@ -15,8 +16,6 @@ MAX_ANSWER = 2000
 """Characters of an answer; a longer one is never correct."""
 MAX_WORDS = 3
 """Words beside the numbers of an answer; a text with more is a solution."""
-TOLERANCE = Fraction(1, 10**5)
-"""Absolute, between two numbers (the paper's 1e-5), however small the reference is."""
 
 _BRACES = re.compile(
     r"""
@@ -250,26 +249,6 @@ def single_backslashes(text: str) -> str:
     outside = [_DOUBLED_COMMAND.sub(r"\\", part) for part in parts[::2]]
     parts[::2] = outside
     return "".join(parts)
-
-
-def equivalent(prediction: str, reference: str) -> bool:
-    r"""Whether two LaTeX answers are equal: as normalised strings, else as numbers.
-
-    Examples:
-        >>> equivalent(r"x = \dfrac12", "0.5")
-        True
-    """
-    if max(len(prediction), len(reference)) > MAX_ANSWER:
-        return False
-    left, right = normalise(prediction), normalise(reference)
-    if left.replace(" ", "") == right.replace(" ", ""):
-        return left != ""
-    return close(read_number(left), read_number(right))
-
-
-def close(left: Fraction | None, right: Fraction | None) -> bool:
-    """Whether both are numbers less than :data:`TOLERANCE` apart."""
-    return left is not None and right is not None and abs(left - right) < TOLERANCE
 
 
 @lru_cache(maxsize=16384)

@@ -12,7 +12,6 @@ from svr_lightning.tasks.base import AnswerForm, Row, Task, last_answer
 from svr_lightning.tasks.fields import ID_COLUMN, answer_texts, present, row_id, shown, text_field
 from svr_lightning.tasks.latex import (
     MAX_ANSWER,
-    equivalent,
     gold_answer,
     last_boxed,
     normalise,
@@ -47,14 +46,9 @@ class Math(Task):
         return last_boxed(last_answer(completion) or "") or last_boxed(final_part(completion))
 
     def answer_form(self, answer: str) -> AnswerForm | None:
-        """Normalised, with its number if it is one: two are the same if :func:`equivalent`."""
+        """Normalised, with its number if it is one; None for one that is too long."""
         text = normalise(answer) if len(answer) <= MAX_ANSWER else ""
         return AnswerForm(text.replace(" ", ""), read_number(text)) if text else None
-
-    def grade(self, completion: str, problem: Problem) -> bool:
-        """Whether the answer equals the reference by :func:`latex.equivalent`."""
-        answer = self.extract_answer(completion)
-        return answer is not None and equivalent(answer, problem.reference)
 
     def format_score(self, completion: str) -> float:
         """1.0 for a last block with a box that is not blank, 0.3 without, 0.0 without a block."""

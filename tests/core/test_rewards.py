@@ -260,6 +260,7 @@ def test_the_proper_reward_pays_for_verdicts_and_not_for_their_confidence(
     said = replace(turn, verdict=verdict, confidence=confidence)
     (reward,) = turn_rewards([said], proper=True)
     assert (reward.over, reward.ready) == (over, ready)
+    assert reward.detect == (0.2 if (turn, verdict) == (WRONG, I) else 0.0)
 
 
 STATED = replace(ZERO_FORMAT, confidence=0.9, task_format=1.0, self_check_format=1.0)
