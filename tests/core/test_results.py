@@ -207,7 +207,10 @@ def test_a_record_of_another_version_is_refused_with_what_to_do(tmp_path, versio
 UNCHECKED = [record("x", (True, None, None, 10)), record("y", (False, None, None, 30))]
 
 
-def test_turns_without_a_self_check_are_left_out_of_verdict_metrics():
+def test_a_method_without_self_checks_has_no_verdict_metrics():
+    alone = summarize(UNCHECKED)
+    assert not {"brier", "auroc"} & {*alone["datasets"]["toy"], *alone["macro"]["all"]}
+    # Beside a method's own self-checks, turns without one are left out of its verdict metrics.
     both = summarize([*UNCHECKED, record("z", (True, "C", 0.9, 10))])["datasets"]["toy"]
     assert (both["accuracy"], both["verdict_accuracy"], both["overconfidence"]) == (2 / 3, 1.0, 0.0)
     assert both["brier"] == pytest.approx(0.01)
