@@ -72,9 +72,9 @@ class SVRRollouts:
         if self.policy is None:
             self.policy = Policy(trainer.accelerator.unwrap_model(trainer.model), renderer)
             self.policy.start(self.engine or Generation(trainer))
-        step = trainer.state.global_step
-        with self.policy.sampling(step):
-            driver = Driver(self.policy.engine, renderer, run_seed=trainer.args.seed, step=step)
+        seeds = seeds_of(trainer)
+        with self.policy.sampling(seeds.step):
+            driver = Driver(self.policy.engine, renderer, decoding_of(trainer), seeds)
             trajectories = driver.run(self.jobs(prompts, trainer))
         turns = [self.trained_turn(one, trainer) for one in trajectories]
         trained = [one.turns[t].sampled for one, t in zip(trajectories, turns, strict=True)]
@@ -92,25 +92,33 @@ class SVRRollouts:
         """The turn, from 0, whose tokens are in the loss."""
         if not isinstance(trainer, TurnCredit):
             return RECIPE.horizon - 1
-        seeds = SeedContext(run_seed=trainer.args.seed, step=trainer.state.global_step)
-        draw = seeds.generator(trajectory.problem.id, "turn", sample=trajectory.sample)
+        draw = seeds_of(trainer).generator(trajectory.problem.id, "turn", sample=trajectory.sample)
         return draw.randrange(RECIPE.horizon)
 
     def jobs(self, prompts: list[list[Message]], trainer: Any) -> list[Job]:
         """A trajectory for each prompt; TRL repeats the prompt of a problem for each sample."""
-        decoding = Decoding(
-            max_completion_tokens=trainer.max_completion_length,
-            temperature=trainer.temperature,
-            top_p=trainer.top_p,
-            top_k=trainer.top_k,
-        )
         jobs = []
         first = trainer.accelerator.process_index * len(prompts)
         for index, prompt in enumerate(prompts, start=first):
             problem, sample = self.problems[texts(prompt)], index % trainer.num_generations
             rollout = chain(RECIPE.dialogue, problem, sample, RECIPE.horizon)
-            jobs.append(Job(problem, sample, rollout, decoding))
+            jobs.append(Job(problem, sample, rollout))
         return jobs
+
+
+def seeds_of(trainer: Any) -> SeedContext:
+    """Seeds the draws of the present step."""
+    return SeedContext(run_seed=trainer.args.seed, step=trainer.state.global_step)
+
+
+def decoding_of(trainer: Any) -> Decoding:
+    """How completions are drawn, as TRL's arguments say."""
+    return Decoding(
+        max_completion_tokens=trainer.max_completion_length,
+        temperature=trainer.temperature,
+        top_p=trainer.top_p,
+        top_k=trainer.top_k,
+    )
 
 
 def texts(prompt: Sequence[Message]) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from svr_lightning.core.parsing import parse_self_check
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import (
     Completion,
-    Decoding,
     Ending,
     FinishReason,
     Message,
@@ -155,9 +154,7 @@ def play(
 ) -> tuple[list[Group], Actors]:
     """Groups as the trainer makes them, and who wrote them."""
     actors = Actors(write, place)
-    decoding = Decoding(max_completion_tokens=999, temperature=1.0)
-    groups = run_rollout(problems or [ten()], recipe=recipe, driver=actors, decoding=decoding)
-    return groups, actors
+    return run_rollout(problems or [ten()], recipe, actors), actors
 
 
 def scripts(*rows: str) -> Write:

@@ -71,7 +71,8 @@ def at_places(
 
 def driver(engine: Any, renderer: Renderer = RENDERER, attempt: int = 0) -> Driver:
     """A driver at the step that :func:`at_places` expects."""
-    return Driver(engine, renderer, run_seed=RUN_SEED, step=STEP, attempt=attempt)
+    seeds = SeedContext(run_seed=RUN_SEED, step=STEP, attempt=attempt)
+    return Driver(engine, renderer, DECODING, seeds)
 
 
 def evaluator(

@@ -12,17 +12,18 @@ from lightning.pytorch.utilities import rank_zero_info
 from svr_lightning.analysis.records import SampleRecord, TurnRecord
 from svr_lightning.analysis.results import Journal, package_versions, write_results, write_samples
 from svr_lightning.core.parsing import self_check_format_score
+from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Decoding, Problem, Trajectory, Turn
 from svr_lightning.display import Progress, join_first
-from svr_lightning.engines.base import Engine
+from svr_lightning.engines.base import Engine, Refusal
 from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.errors import require
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import chain
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.rollout.driver import Driver, Job, RequestError
+from svr_lightning.rollout.driver import Driver, Job
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import AnswerNumbers
@@ -155,20 +156,20 @@ class Evaluator:
             done=len(problems) - len(fitting),
             quiet=self.quiet or on_turn is not None,
         )
+        decoding = self.config.decoding(problems[0].task, max_completion_tokens)
         driver = Driver(
             self.engine,
             self.renderer,
-            run_seed=self.seed,
-            step=self.step,
+            decoding,
+            SeedContext(run_seed=self.seed, step=self.step),
             progress=progress,
             greedy_check=self.config.greedy_check,
         )
-        decoding = self.config.decoding(problems[0].task, max_completion_tokens)
         jobs = (self._job(problem, decoding, on_turn) for problem in fitting)
         with self.actor.sampling(self.step):
             for index, result in driver.stream(jobs):
                 problem = fitting[index]
-                if isinstance(result, RequestError):
+                if isinstance(result, Refusal):
                     record = error_record(problem, dataset, result.reason)
                 else:
                     record = trajectory_record(
@@ -190,7 +191,7 @@ class Evaluator:
             None if decoding.restricted else self.actor.scores_of,
             every_turn=self.every_turn,
         )
-        return Job(problem=problem, sample=0, rollout=rollout, decoding=decoding)
+        return Job(problem, 0, rollout)
 
     def _kept(self, record: SampleRecord) -> SampleRecord:
         if self._journal is not None:

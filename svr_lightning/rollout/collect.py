@@ -1,11 +1,12 @@
 """Rollouts for training: problems to groups of trajectories with labels, rewards and advantages."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Literal
+from itertools import chain, islice
+from typing import Any, Literal
 
 from svr_lightning.core.seeds import SeedContext
-from svr_lightning.core.types import Decoding, Problem, ScoredTurn, Trajectory
+from svr_lightning.core.types import Decoding, Problem, Trajectory
 from svr_lightning.display import Progress
 from svr_lightning.engines.base import Engine
 from svr_lightning.recipes.base import Group, Recipe, rewards_of
@@ -24,9 +25,6 @@ RunRollout = Callable[[Sequence[Problem], int], list[Group]]
 FreshProblems = Callable[[int, int, frozenset[str]], list[Problem]]
 """Takes the number of a draw, a count and ids to leave out; returns that many training problems.
 Equal numbers give the same order of problems, from which the ids are left out."""
-
-Graded = list[tuple[Trajectory, list[ScoredTurn]]]
-"""The trajectories of one rollout with their turns' labels."""
 
 
 def collect_rollout(
@@ -75,15 +73,9 @@ def collect_rollout(
 
     def run(problems: Sequence[Problem], attempt: int) -> list[Group]:
         progress = Progress("rollout", 0, turns=max(recipe.horizon, 2), quiet=not show_progress)
-        driver = Driver(
-            engine,
-            renderer,
-            run_seed=seed,
-            step=step,
-            attempt=attempt,
-            progress=progress,
-        )
-        return run_rollout(problems, recipe=recipe, driver=driver, decoding=sampling)
+        seeds = SeedContext(run_seed=seed, step=step, attempt=attempt)
+        driver = Driver(engine, renderer, sampling, seeds, progress=progress)
+        return run_rollout(problems, recipe, driver)
 
     groups = run(problems, 0)
     if resample == "off" or fresh is None:
@@ -91,36 +83,37 @@ def collect_rollout(
     return REPLACEMENTS[resample](groups, run, fresh)
 
 
-def run_rollout(
-    problems: Sequence[Problem], *, recipe: Recipe, driver: Driver, decoding: Decoding
-) -> list[Group]:
+def run_rollout(problems: Sequence[Problem], recipe: Recipe, driver: Driver) -> list[Group]:
     """Run the recipe's rollouts for all problems at once; grade and reward what they return."""
-    jobs: list[Job] = []
-    places: list[int] = []  # of each job's problem
-    for place, problem in enumerate(problems):
-        for i, rollout in enumerate(recipe.rollouts(problem, driver.seeds)):
-            jobs.append(Job(problem, i, rollout, decoding))
-            places.append(place)
-    graded: list[Graded] = [[] for _ in problems]
-    formats = recipe.dialogue.formats
-    for place, result in zip(places, driver.run(jobs), strict=True):
-        for trajectory in result if isinstance(result, list) else [result]:
-            scored = score_turns(trajectory.problem, trajectory.turns, formats)
-            graded[place].append((trajectory, scored))
+    jobs = [
+        [
+            Job(problem, i, rollout)
+            for i, rollout in enumerate(recipe.rollouts(problem, driver.seeds))
+        ]
+        for problem in problems
+    ]
+    results = iter(driver.run(chain.from_iterable(jobs)))
     return [
-        _reward_group(problem, results, recipe, driver.seeds)
-        for problem, results in zip(problems, graded, strict=True)
+        _reward_group(problem, islice(results, len(its_jobs)), recipe, driver.seeds)
+        for problem, its_jobs in zip(problems, jobs, strict=True)
     ]
 
 
-def _reward_group(problem: Problem, graded: Graded, recipe: Recipe, seeds: SeedContext) -> Group:
-    scored = [turns for _, turns in graded]
+def _reward_group(
+    problem: Problem, results: Iterable[Any], recipe: Recipe, seeds: SeedContext
+) -> Group:
+    """The group of a problem whose rollouts returned ``results``."""
+    trajectories: list[Trajectory] = []
+    for result in results:
+        trajectories += result if isinstance(result, list) else [result]
+    formats = recipe.dialogue.formats
+    scored = [score_turns(one.problem, one.turns, formats) for one in trajectories]
     rewards = [rewards_of(recipe, turns) for turns in scored]
     group = Group(
         problem=problem,
-        trajectories=tuple(trajectory for trajectory, _ in graded),
-        scored=tuple(tuple(turns) for turns in scored),
-        rewards=tuple(tuple(turns) for turns in rewards),
+        trajectories=tuple(trajectories),
+        scored=tuple(map(tuple, scored)),
+        rewards=tuple(map(tuple, rewards)),
         returns=tuple(recipe.returns(rewards)),
         seeds=seeds,
     )

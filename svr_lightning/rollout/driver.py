@@ -10,10 +10,11 @@ servers.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from itertools import count
+from typing import Any
 
 from svr_lightning.core.parsing import OPEN_TAG, self_check_start
-from svr_lightning.core.seeds import SeedContext
+from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import (
     AnyCompletion,
     Completion,
@@ -34,18 +35,11 @@ AnyOutput = Output | TextOutput | Refusal
 
 @dataclass(frozen=True)
 class Job:
-    """A rollout of a problem, and how its completions are drawn."""
+    """A rollout of a problem, and the number of its sample."""
 
     problem: Problem
     sample: int
     rollout: RolloutGenerator
-    decoding: Decoding
-
-
-class RequestError(NamedTuple):
-    """The result of a job if a server does not complete one of its prompts."""
-
-    reason: str
 
 
 @dataclass
@@ -55,12 +49,10 @@ class _Running:
     index: int
     job: Job
     round: int = 0
-    requests: list[Request] = field(default_factory=list)
-    """What it asked for in this round."""
+    requests: dict[int, Request] = field(default_factory=dict)
+    """What it asked for in this round, by number."""
     outputs: dict[int, AnyOutput] = field(default_factory=dict)
-    """What the engine made of them, by their position."""
-    solutions: dict[int, Output] = field(default_factory=dict)
-    """The drawn solutions whose self-checks are being decoded greedily, by position."""
+    """What the engine made of them."""
 
 
 class Driver:
@@ -69,7 +61,8 @@ class Driver:
     Args:
         engine: synced to the weights that are to be sampled.
         renderer: for prompts and completion texts; None if the engine reads messages.
-        run_seed, step, attempt: seed each draw, with the problem, the sample and the turn.
+        decoding: how completions are drawn.
+        seeds: of each draw, with the problem, the sample and the turn.
         progress: counts completions and finished jobs.
         greedy_check: draw completions up to their self-check, and decode this greedily: the tokens
             up to the one that completes ``<self_check>`` become part of the prompt of a second
@@ -80,10 +73,9 @@ class Driver:
         self,
         engine: Engine,
         renderer: Renderer | None,
+        decoding: Decoding,
+        seeds: SeedContext = START,
         *,
-        run_seed: int,
-        step: int = 0,
-        attempt: int = 0,
         progress: Progress | None = None,
         greedy_check: bool = False,
     ) -> None:
@@ -93,12 +85,16 @@ class Driver:
         )
         self._engine = engine
         self._renderer = renderer if engine.reads_tokens else None
-        self.seeds = SeedContext(run_seed=run_seed, step=step, attempt=attempt)
+        self._decoding = decoding
+        self.seeds = seeds
         self._progress = progress or Progress("", 0, quiet=True)
         self._greedy_check = greedy_check
-        self._waiting: dict[int, tuple[_Running, int]] = {}
+        self._numbers = count()
+        self._waiting: dict[int, _Running] = {}
+        """By the number of a request, whose it is."""
+        self._solutions: dict[int, Output] = {}
+        """By the same number, the drawn solution whose self-check is being decoded greedily."""
         self._ended: list[tuple[int, Any]] = []
-        self._next_request = 0
 
     def run(self, jobs: Iterable[Job]) -> list[Any]:
         """Run all jobs, all of them started at once; their rollouts' return values in order."""
@@ -114,8 +110,8 @@ class Driver:
                 waits for the first turn of all others.
 
         Yields:
-            A job's index and its rollout's return value as soon as it ends; a
-            :class:`RequestError` if a server does not complete one of its prompts.
+            A job's index and its rollout's return value as soon as it ends; the
+            :class:`Refusal` of a server that does not complete one of its prompts.
         """
         room: float = self._engine.max_batch
         if at_once:
@@ -137,7 +133,7 @@ class Driver:
                     for output in self._engine.step() if self._waiting else ():
                         self._deliver(output)
                     self._progress.in_flight = len(self._waiting)
-                    rounds = {job.index: job.round for job, _ in self._waiting.values()}
+                    rounds = {job.index: job.round for job in self._waiting.values()}
                     refresh(sum(rounds.values()) - len(rounds))
                     unfinished -= len(self._ended)
                     yield from self._ended
@@ -150,31 +146,31 @@ class Driver:
 
     def _deliver(self, output: AnyOutput) -> None:
         """Record one completion; its rollout continues when it has all completions."""
-        running, position = self._waiting.pop(output.id)
+        running = self._waiting[output.id]
         if self._greedy_check and isinstance(output, Output):
-            drawn = running.solutions.pop(position, None)
-            if drawn is None and (solution := self._solution(running.job.problem, output)):
-                running.solutions[position] = solution
-                self._decode_check(running, position, solution)
-                return
-            if drawn is not None:
+            if drawn := self._solutions.pop(output.id, None):
                 output = replace(
                     output,
                     token_ids=(*drawn.token_ids, *output.token_ids),
                     logprobs=(*drawn.logprobs, *output.logprobs),
                 )
-        running.outputs[position] = output
+            elif solution := self._solution(running.job.problem, output):
+                self._solutions[output.id] = solution
+                self._decode_check(running.requests[output.id], solution)
+                return
+        del self._waiting[output.id]
+        running.outputs[output.id] = output
         if len(running.outputs) == len(running.requests):
             self._resume(running)
 
     def _resume(self, running: _Running) -> None:
         """Give a rollout its completions, if a server refused none of them."""
         completions: list[AnyCompletion] = []
-        for position, request in enumerate(running.requests):
-            output = running.outputs[position]
+        for number, request in running.requests.items():
+            output = running.outputs[number]
             if isinstance(output, Refusal):
                 running.job.rollout.close()
-                self._end(running, RequestError(f"turn {running.round}: {output.reason}"))
+                self._end(running, replace(output, reason=f"turn {running.round}: {output.reason}"))
                 return
             if isinstance(output, TextOutput):
                 completion: AnyCompletion = output.completion
@@ -196,10 +192,12 @@ class Driver:
         running.round += 1
         running.outputs = {}
         # All are rendered before the first is submitted: if one cannot be, none starts.
-        running.requests = [
+        requests = [
             self._request(running, position, prompt) for position, prompt in enumerate(prompts)
         ]
-        for request in running.requests:
+        running.requests = {request.id: request for request in requests}
+        for request in requests:
+            self._waiting[request.id] = running
             self._engine.submit(request)
         if not prompts:  # nothing to wait for
             self._resume(running)
@@ -207,7 +205,7 @@ class Driver:
     def _request(self, running: _Running, position: int, prompt: Prompt) -> Request:
         """A prompt for the engine, with as many tokens as there is room for."""
         job = running.job
-        messages, limit = limited(prompt, job.decoding.max_completion_tokens)
+        messages, limit = limited(prompt, self._decoding.max_completion_tokens)
         ids: tuple[int, ...] = ()
         if self._renderer is not None:
             ids = self._renderer.prompt_ids(messages)
@@ -216,20 +214,19 @@ class Driver:
         purpose = f"generate {position}" if position else "generate"
         sample, turn = job.sample, running.round
         return Request(
-            id=self._number(running, position),
+            id=next(self._numbers),
             messages=messages,
             prompt_ids=ids,
-            sampling=replace(job.decoding, max_completion_tokens=limit),
+            sampling=replace(self._decoding, max_completion_tokens=limit),
             seed=self.seeds.seed(job.problem.id, purpose=purpose, sample=sample, turn=turn),
         )
 
-    def _decode_check(self, running: _Running, position: int, solution: Output) -> None:
-        """Continue greedily after the drawn part of a completion."""
-        drawn = running.requests[position]
+    def _decode_check(self, drawn: Request, solution: Output) -> None:
+        """Continue greedily after the drawn part of a completion, under the same number."""
         limit = drawn.sampling.max_completion_tokens - len(solution.token_ids)
         self._engine.submit(
-            Request(
-                id=self._number(running, position),
+            replace(
+                drawn,
                 prompt_ids=(*drawn.prompt_ids, *solution.token_ids),
                 sampling=Decoding(max_completion_tokens=limit, temperature=0.0),
             )
@@ -250,13 +247,6 @@ class Driver:
         if count == len(ids):
             return None
         return replace(output, token_ids=ids[:count], logprobs=output.logprobs[:count])
-
-    def _number(self, running: _Running, position: int) -> int:
-        """A new request's number, which says whose it is."""
-        number = self._next_request
-        self._next_request += 1
-        self._waiting[number] = (running, position)
-        return number
 
     def _end(self, running: _Running, result: Any) -> None:
         self._progress.done += 1

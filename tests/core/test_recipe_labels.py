@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from svr_lightning.core.types import Decoding, Problem
+from svr_lightning.core.types import Problem
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import chain
 from svr_lightning.rollout.driver import Job
@@ -22,10 +22,9 @@ def in_training(recipe: Recipe, problems: list[Problem], write: Write = mixed) -
 
 def in_evaluation(recipe: Recipe, problems: list[Problem]) -> str:
     turns = recipe.evaluated_turns(4)
-    decoding = Decoding(max_completion_tokens=999)
     actors = Actors(mixed)
     jobs = (
-        Job(problem, i, chain(recipe.dialogue, problem, i, turns), decoding)
+        Job(problem, i, chain(recipe.dialogue, problem, i, turns))
         for problem in problems
         for i in range(3)
     )

@@ -32,9 +32,9 @@ def turns(policy: Policy, *, greedy: bool, limit: int = 96, horizon: int = 1) ->
     engine = TransformersEngine(max_batch=8)
     policy.start(engine)
     engine.sync(policy.model, 0)
-    driver = Driver(engine, policy.renderer, run_seed=5, greedy_check=greedy)
     decoding = Decoding(max_completion_tokens=limit, temperature=0.9)
-    jobs = [Job(p, 0, chain(SelfVerifying(), p, 0, horizon), decoding) for p in PROBLEMS]
+    driver = Driver(engine, policy.renderer, decoding, greedy_check=greedy)
+    jobs = [Job(p, 0, chain(SelfVerifying(), p, 0, horizon)) for p in PROBLEMS]
     return [trajectory.turns for trajectory in driver.run(jobs)]
 
 
@@ -71,9 +71,9 @@ def test_the_limit_counts_both_parts(policy):
     solution = encode(f"<answer>(8-4)*2</answer>{TAG}", add_special_tokens=False)
     check = encode("VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>", add_special_tokens=False)
     engine = ScriptedEngine(lambda request: [*solution, *check])
-    driver = Driver(engine, policy.renderer, run_seed=0, greedy_check=True)
     decoding = Decoding(max_completion_tokens=90, temperature=0.9)
-    driver.run([Job(PROBLEMS[0], 0, chain(SelfVerifying(), PROBLEMS[0], 0, 1), decoding)])
+    driver = Driver(engine, policy.renderer, decoding, greedy_check=True)
+    driver.run([Job(PROBLEMS[0], 0, chain(SelfVerifying(), PROBLEMS[0], 0, 1))])
     drawn, greedy = (request.sampling for request in engine.requests)
     assert (drawn.max_completion_tokens, drawn.temperature) == (90, 0.9)
     assert (greedy.max_completion_tokens, greedy.temperature) == (90 - len(solution), 0.0)
@@ -87,11 +87,10 @@ def test_a_completion_that_was_cut_off_while_it_thought_again_stays_cut_off(poli
     )
     ids = policy.renderer.tokenizer.encode(written, add_special_tokens=False)
     engine = ScriptedEngine(lambda request: ids)
-    driver = Driver(engine, policy.renderer, run_seed=0, greedy_check=True)
-    problem = Problem(id="p", task="gsm8k", question="?", reference="6")
     decoding = Decoding(max_completion_tokens=len(ids) - 1)
-    job = Job(problem, 0, chain(SelfVerifying(), problem, 0, 1), decoding)
-    (trajectory,) = driver.run([job])
+    driver = Driver(engine, policy.renderer, decoding, greedy_check=True)
+    problem = Problem(id="p", task="gsm8k", question="?", reference="6")
+    (trajectory,) = driver.run([Job(problem, 0, chain(SelfVerifying(), problem, 0, 1))])
     assert len(engine.requests) == 1
     assert trajectory.turns[0].completion.truncated
 

@@ -13,7 +13,7 @@ from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.collect import run_rollout
 from svr_lightning.rollout.driver import Job
 from svr_lightning.rollout.rendering import Renderer
-from tests.scripted import DECODING, PROBLEMS, STEP, TOKENIZER, at_places, driver, says, words
+from tests.scripted import PROBLEMS, STEP, TOKENIZER, at_places, driver, says, words
 from tests.scripted_engine import ScriptedEngine
 from tools.bench.rollout import LockStep
 
@@ -28,7 +28,7 @@ def muse(request: Request) -> list[int]:
 
 def jobs(problems: Sequence[Problem], recipe: SVR) -> list[Job]:
     return [
-        Job(problem=problem, sample=i, rollout=rollout, decoding=DECODING)
+        Job(problem, i, rollout)
         for problem in problems
         for i, rollout in enumerate(recipe.rollouts(problem))
     ]
@@ -36,7 +36,7 @@ def jobs(problems: Sequence[Problem], recipe: SVR) -> list[Job]:
 
 def refined(turns: int, problem: Problem = PROBLEMS[0]) -> Job:
     """A trajectory of so many turns."""
-    return Job(problem, 0, chain(SelfVerifying(), problem, 0, turns), DECODING)
+    return Job(problem, 0, chain(SelfVerifying(), problem, 0, turns))
 
 
 def test_results_come_in_the_order_of_the_jobs_whichever_ends_first():
@@ -71,7 +71,7 @@ def test_the_loss_covers_the_very_ids_that_were_sampled_last():
     engine = ScriptedEngine(muse, logprob=-0.7)
     engine.sync(None, STEP)
     recipe = SVR(group_size=3, horizon=2)
-    (group,) = run_rollout(PROBLEMS[:1], recipe=recipe, driver=driver(engine), decoding=DECODING)
+    (group,) = run_rollout(PROBLEMS[:1], recipe, driver(engine))
     last = [
         request for request in engine.requests if "[T=2]" in TOKENIZER.decode(request.prompt_ids)
     ]
@@ -91,7 +91,7 @@ def test_prompts_that_a_program_asks_for_together_have_seeds_of_their_own():
         return texts
 
     engine = ScriptedEngine(lambda request: words(str(request.seed)))
-    work = [Job(PROBLEMS[0], i, pair("hello"), DECODING) for i in range(4)]
+    work = [Job(PROBLEMS[0], i, pair("hello")) for i in range(4)]
     texts = list(itertools.chain.from_iterable(driver(engine).run(work)))
     assert len(set(texts)) == len(texts) == 4 * 2 * 3
     # Completions come back in the order of the prompts.
@@ -104,7 +104,7 @@ def test_a_program_that_asks_for_nothing_goes_on_at_once():
     def idle():
         return (yield [])
 
-    assert driver(ScriptedEngine(muse)).run([Job(PROBLEMS[0], 0, idle(), DECODING)]) == [[]]
+    assert driver(ScriptedEngine(muse)).run([Job(PROBLEMS[0], 0, idle())]) == [[]]
 
 
 def test_a_completion_may_be_no_longer_than_the_context_allows():
@@ -129,7 +129,7 @@ def test_an_exception_in_a_program_cancels_the_engine():
     good = [refined(3, problem) for problem in PROBLEMS[:2]]
     mine = driver(engine)
     with pytest.raises(LookupError, match="lost"):
-        mine.run([*good, Job(PROBLEMS[2], 0, broken(), DECODING)])
+        mine.run([*good, Job(PROBLEMS[2], 0, broken())])
     assert engine.step() == []
     # The same driver and engine run on as if nothing had been.
     (trajectory,) = mine.run([refined(2)])

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import Decoding, Problem, Trajectory
 from svr_lightning.engines.base import Output, Request
 from svr_lightning.engines.transformers import TransformersEngine
@@ -98,12 +99,12 @@ def roll_out(
     decoding = Decoding(max_completion_tokens=LONGEST, temperature=0.9)
     recipe = SVR(group_size=GROUP, horizon=TURNS)
     jobs = [
-        Job(problem=problem, sample=index, rollout=rollout, decoding=decoding)
+        Job(problem, index, rollout)
         for problem in problems
         for index, rollout in enumerate(recipe.rollouts(problem))
     ]
     started = time.perf_counter()
-    trajectories = Driver(counted, renderer, run_seed=42).run(jobs)
+    trajectories = Driver(counted, renderer, decoding, SeedContext(run_seed=42)).run(jobs)
     return trajectories, counted.steps, time.perf_counter() - started
 
 

@@ -59,9 +59,10 @@ class Driven:
             for number, problem in enumerate(itertools.cycle(self._problems)):
                 if number >= len(self._problems) and time.perf_counter() - started > seconds:
                     return
-                yield Job(problem, 0, chain(SelfVerifying(), problem, 0, TURNS, rule), decoding)
+                yield Job(problem, 0, chain(SelfVerifying(), problem, 0, TURNS, rule))
 
-        for _, trajectory in Driver(self._engine, self._renderer, run_seed=0).stream(jobs()):
+        driver = Driver(self._engine, self._renderer, decoding)
+        for _, trajectory in driver.stream(jobs()):
             texts = tuple(turn.completion.text for turn in trajectory.turns)
             assert known.setdefault(trajectory.problem.question, texts) == texts
             turns += len(texts)
