@@ -24,6 +24,7 @@ THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 _THINK_TAG = re.compile(f"{THINK_OPEN}|{THINK_CLOSE}")
 ANSWER_OPEN, ANSWER_CLOSE = "<answer>", "</answer>"
 """Around an answer, in lower case, as prompts ask."""
+METHOD_TAGS = (THINK_OPEN, THINK_CLOSE, ANSWER_OPEN, ANSWER_CLOSE, OPEN_TAG, CLOSE_TAG)
 
 _CHECK_TAG = re.compile(r"<(?P<closes>/?)(?ai:self_check)>")
 

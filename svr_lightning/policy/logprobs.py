@@ -4,7 +4,7 @@ Shapes: B sequences, P of them different, L positions of the longest, T completi
 features, C choices.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -37,18 +37,18 @@ class Choices(NamedTuple):
         rows, positions = columns([(row, position) for row, position, _ in choices])
         if not choices:
             return cls(rows, positions, rows.reshape(0, 1), torch.zeros(0, 1))
-        ids = [torch.tensor(choice.token_ids) for _, _, choice in choices]
-        scores = [torch.tensor(choice.scores) for _, _, choice in choices]
-        return cls(
-            rows,
-            positions,
-            pad_sequence(ids, batch_first=True, padding_value=-1),
-            pad_sequence(scores, batch_first=True),
-        )
+        ids = padded((choice.token_ids for _, _, choice in choices), -1)
+        return cls(rows, positions, ids, padded(choice.scores for _, _, choice in choices))
 
     def to(self, *args: Any, **kwargs: Any) -> "Choices":
         """Move every tensor."""
         return Choices(*(tensor.to(*args, **kwargs) for tensor in self))
+
+
+def padded(rows: Iterable[Sequence[float]], value: float = 0) -> Tensor:
+    """[B, longest row], with ``value`` on the right of shorter ones."""
+    tensors = [torch.tensor(row) for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=value)
 
 
 def columns(pairs: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ servers.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 from svr_lightning.core.parsing import OPEN_TAG, self_check_start
@@ -113,23 +113,21 @@ class Driver:
             A job's index and its rollout's return value as soon as it ends; the
             :class:`Refusal` of a server that does not complete one of its prompts.
         """
-        room: float = self._engine.max_batch
+        room = self._engine.max_batch
         if at_once:
-            jobs, room = list(jobs), math.inf
-            self._progress.total = len(jobs)
+            jobs = list(jobs)
+            room = self._progress.total = len(jobs)
         waiting = enumerate(jobs)
         unfinished = 0
-        more = True
         try:
             with self._progress.showing() as refresh:
-                while more or unfinished:
-                    while more and unfinished < room:
-                        index, job = next(waiting, (-1, None))
-                        if job is None:
-                            more = False
-                        else:
-                            unfinished += 1
-                            self._advance(_Running(index=index, job=job), None)
+                while True:
+                    started = list(islice(waiting, room - unfinished))
+                    unfinished += len(started)
+                    if not unfinished:
+                        break
+                    for index, job in started:
+                        self._advance(_Running(index, job), None)
                     for output in self._engine.step() if self._waiting else ():
                         self._deliver(output)
                     self._progress.in_flight = len(self._waiting)

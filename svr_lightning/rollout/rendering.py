@@ -14,19 +14,10 @@ from statistics import fmean
 from typing import Any
 
 from svr_lightning.core.evidence import token_scores, token_span
-from svr_lightning.core.parsing import (
-    ANSWER_CLOSE,
-    ANSWER_OPEN,
-    CLOSE_TAG,
-    OPEN_TAG,
-    THINK_CLOSE,
-    THINK_OPEN,
-)
+from svr_lightning.core.parsing import METHOD_TAGS, THINK_CLOSE, THINK_OPEN
 from svr_lightning.core.types import Choice, Completion, Message, Reading, TokenChoice, TokenScores
 from svr_lightning.errors import ConfigError, format_exception
 
-_METHOD_TAGS = {THINK_OPEN, THINK_CLOSE, ANSWER_OPEN, ANSWER_CLOSE, OPEN_TAG, CLOSE_TAG}
-"""Tags of completions, which are text even if a tokenizer calls them special."""
 CACHED_CHARACTERS = 2**16
 """Longest prompt whose tokens are cached."""
 _PRIVATE_USE = "\U000f0000"
@@ -321,7 +312,7 @@ def end_of_turn(tokenizer: Any) -> dict[str, int]:
     ids = tokenizer.encode(behind.strip(), add_special_tokens=False)
     ends = [token for token in ids if token in tokenizer.added_tokens_decoder]
     texts = {tokenizer.convert_ids_to_tokens(token): token for token in ends[:1]}
-    return {text: i for text, i in texts.items() if text not in _METHOD_TAGS}
+    return {text: token for text, token in texts.items() if text not in METHOD_TAGS}
 
 
 def _system_in_user(messages: Sequence[Message]) -> list[Message]:
@@ -343,7 +334,8 @@ def _control_tokens(tokenizer: Any) -> dict[str, int]:
     special = {t.content: i for i, t in tokenizer.added_tokens_decoder.items() if t.special}
     special |= dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
     special |= end_of_turn(tokenizer)
-    return {text: token for text, token in special.items() if text not in _METHOD_TAGS}
+    # Tags of completions are text even if a tokenizer calls them special.
+    return {text: token for text, token in special.items() if text not in METHOD_TAGS}
 
 
 def _at_any_of(control: Mapping[str, int]) -> re.Pattern[str]:

@@ -7,6 +7,7 @@ draw from the seed that it is given, so that a resumed run sees what an uninterr
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partialmethod
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,12 +33,6 @@ from svr_lightning.training.sources import (
 )
 
 Split = Literal["train", "val", "test", "predict"]
-_EVALUATED: dict[str, tuple[Split, str]] = {
-    "validate": ("val", "data.val"),
-    "test": ("test", "data.test"),
-    "predict": ("predict", "data.questions, or give --question"),
-}
-"""The data that a stage evaluates, and the setting that names them."""
 
 
 class TrainingOrder(DistributedSampler[Any]):
@@ -155,10 +150,11 @@ class SVRDataModule(LightningDataModule):
                         "of its own"
                     )
         elif stage is not None:
-            part, setting = _EVALUATED[stage]
+            part: Any = "val" if stage == "validate" else stage
             if getattr(self.trainer, f"limit_{part}_batches", None) == 0:
                 return
-            require(bool(self.problems(part)), f"there are no problems: set {setting}")
+            setting = "questions, or give --question" if part == "predict" else part
+            require(bool(self.problems(part)), f"there are no problems: set data.{setting}")
 
     def problems(self, part: Split) -> list[list[Problem]]:
         """All problems of a part, one list for each of its sources, before any sharding."""
@@ -183,7 +179,7 @@ class SVRDataModule(LightningDataModule):
         excluded = frozenset(exclude_ids)
         order = np.random.default_rng(seed).permutation(len(problems))
         left = (problems[index] for index in order if problems[index].id not in excluded)
-        return [problem for problem, _ in zip(left, range(count), strict=False)]
+        return list(islice(left, count))
 
     @cached_property
     def training_digest(self) -> str:

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field, replace
 from svr_lightning.analysis.records import TurnRecord
 from svr_lightning.core.credit import stated_confidences, stated_verdicts
 from svr_lightning.core.parsing import (
-    ANSWER_CLOSE,
-    ANSWER_OPEN,
     CLOSE_TAG,
+    METHOD_TAGS,
     OPEN_TAG,
     THINK_CLOSE,
     THINK_OPEN,
@@ -44,10 +43,7 @@ LEVELS = 20
 """Steps between the confidences 0 and 1; the outer two are not drawn."""
 _CHECK = f"\n{OPEN_TAG}"
 _PLACEHOLDER = re.compile(r"YOUR_[A-Z]+")
-_TAGS = re.compile(
-    "|".join([THINK_OPEN, THINK_CLOSE, ANSWER_OPEN, ANSWER_CLOSE, OPEN_TAG, CLOSE_TAG]),
-    re.IGNORECASE,
-)
+_TAGS = re.compile("|".join(METHOD_TAGS), re.IGNORECASE)
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ class PolicyModule(LightningModule):
     def on_validation_epoch_end(self) -> None:
         """Write the records; log their results under ``val/`` or ``test/``."""
         if not self.trainer.sanity_checking:
-            log_results(self, self.evaluator.finish(quoted_config(self)))
+            log_results(self, self.evaluator.finish(quoted_config(self, self.evaluator.config)))
 
     on_test_epoch_end = on_predict_epoch_end = on_validation_epoch_end
 
@@ -233,7 +233,7 @@ def operating_point(module: PolicyModule) -> Certificate | None:
     return read_operating_point(module.policy_config.path)
 
 
-def report_operating_point(module: PolicyModule, stage: str) -> None:
+def report_operating_point(module: PolicyModule) -> None:
     """Log that the rule of the policy's certificate is used; warn of what voids its promises."""
     certificate = operating_point(module)
     folder = module.policy_config.path
@@ -258,9 +258,9 @@ def report_operating_point(module: PolicyModule, stage: str) -> None:
     departures += [f"any answer: {reason}" for reason in certificate.unrecorded]
     if departures:
         rank_zero_warn(f"{file} promises nothing for {', '.join(departures)}")
-    parts: Mapping[str, Split] = {"validate": "val", "test": "test"}
+    part = part_of(module)
     names = {}
-    if part := parts.get(stage):
+    if part != "train":
         problems = module.data.problems(part)
         for source, rows in zip(module.data.sources[part], problems, strict=True):
             for row in rows:
@@ -270,11 +270,8 @@ def report_operating_point(module: PolicyModule, stage: str) -> None:
         rank_zero_warn(f"{file}: {note}; its promises say nothing of these")
 
 
-def quoted_config(
-    module: PolicyModule, evaluation: EvaluationConfig | None = None
-) -> dict[str, Any]:
+def quoted_config(module: PolicyModule, evaluation: EvaluationConfig) -> dict[str, Any]:
     """The configuration for results files, with the stopping rule that is used."""
-    evaluation = evaluation or module.applied_evaluation
     model: dict[str, Any] = dict(module.run_config.get("model", {}))
     if isinstance(module.actor, RemotePolicy):  # only the requests are known here
         template = module.policy_config.chat_template_kwargs

@@ -27,6 +27,7 @@ from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.dialogues import Dialogue
 
 T = TypeVar("T")
+_HEADER = ("step", "key", "value")
 
 
 class CSVLog(Logger):
@@ -66,7 +67,7 @@ class CSVLog(Logger):
         with self.path.open("a", newline="") as stream:
             writer = csv.writer(stream)
             if fresh:
-                writer.writerow(["step", "key", "value"])
+                writer.writerow(_HEADER)
             for key, value in metrics.items():
                 writer.writerow([step, key, "" if math.isnan(value) else repr(float(value))])
 
@@ -76,11 +77,10 @@ class CSVLog(Logger):
         if not (self.is_of_training and self.path.exists()):
             return
         with self.path.open(newline="") as stream:
-            header, *rows = list(csv.reader(stream)) or [["step", "key", "value"]]
-        whole = [row for row in rows if len(row) == 3 and row[0].isdigit()]
+            whole = [row for row in csv.reader(stream) if len(row) == 3 and row[0].isdigit()]
         rows_before = [row for row in whole if is_kept(int(row[0]), row[1])]
         kept = StringIO(newline="")
-        csv.writer(kept).writerows([header, *rows_before])
+        csv.writer(kept).writerows([_HEADER, *rows_before])
         write_file(self.path, [kept.getvalue()])
 
 
@@ -118,7 +118,7 @@ def transferred(logged: Sequence[Mapping[str, Tensor]]) -> list[dict[str, float]
 
 def shows_progress(trainer: Any) -> bool:
     """Whether this process shows how far it is: ``trainer.enable_progress_bar`` decides."""
-    return trainer.global_rank == 0 and getattr(trainer, "shows_progress", True)
+    return trainer.is_global_zero and trainer.progress_bar_callback is not None
 
 
 def rollout_stats(groups: Sequence[Group], recipe: Recipe, seconds: float) -> dict[str, float]:

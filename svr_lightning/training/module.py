@@ -162,7 +162,7 @@ class SVRModule(PolicyModule):
             "a stock lightning Trainer has no rollouts to train on: use svr_lightning.SVRTrainer, "
             "or write a loop of your own with collect_rollout and policy_update_loss",
         )
-        report_operating_point(self, stage)
+        report_operating_point(self)
         if stage != "fit":
             return
         require(

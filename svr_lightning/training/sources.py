@@ -174,20 +174,15 @@ def _read(source: DataSource) -> list[tuple[int, str, Any]]:
     """
     embedded = source.path.startswith("embedded:")
     local = _embedded(source) if embedded else Path(source.path).expanduser()
-    places = None
-    rows: Any
-    if local.is_file():
-        if local.suffix.lower() not in SUFFIXES:
-            raise ValueError(f"{local.name} is not one of {', '.join(SUFFIXES)}")
-        read = list(file_rows(local))
-        places, rows = [f"{local.name}{at}" for at, _ in read], [row for _, row in read]
-    else:
-        rows = _table(source, local)
+    if not local.is_file():
+        table = _table(source, local)
+        chosen = _selected(len(table), source.select)[: source.limit]
+        return [(i, f"row {i}", row) for i, row in zip(chosen, table.select(chosen), strict=True)]
+    if local.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"{local.name} is not one of {', '.join(SUFFIXES)}")
+    rows = [(f"{local.name}{at}", row) for at, row in file_rows(local)]
     chosen = _selected(len(rows), source.select)[: source.limit]
-    picked = [rows[i] for i in chosen] if isinstance(rows, list) else rows.select(chosen)
-    return [
-        (i, places[i] if places else f"row {i}", row) for i, row in zip(chosen, picked, strict=True)
-    ]
+    return [(i, *rows[i]) for i in chosen]
 
 
 def _embedded(source: DataSource) -> Path:

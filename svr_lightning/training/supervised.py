@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from svr_lightning.core.schedule import warmup_stable_decay
-from svr_lightning.policy.logprobs import Choices
+from svr_lightning.policy.logprobs import Choices, padded
 from svr_lightning.training.checkpoint import DurableCheckpointIO
 from svr_lightning.training.documents import Encoded
 from svr_lightning.training.logs import require_finite_number
@@ -112,10 +111,8 @@ def _accumulate(model: Any, chosen: list[Encoded], micro_batch: int) -> float:
     for start in range(0, len(chosen), micro_batch):
         some = chosen[start : start + micro_batch]
         # [B, L], padded on the right, where causal attention never reaches the padding.
-        ids, weights = (
-            pad_sequence([torch.tensor(row) for row in rows], batch_first=True).to(model.device)
-            for rows in ([e.ids for e in some], [e.weights for e in some])
-        )
+        ids = padded(e.ids for e in some).to(model.device)
+        weights = padded(e.weights for e in some).to(model.device)
         ids, targets, weights = ids[:, :-1], ids[:, 1:], weights[:, 1:]
         choices = Choices.placed(
             [

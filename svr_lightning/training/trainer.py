@@ -279,8 +279,7 @@ class SVRTrainer(Trainer):
             ]
         callbacks = _as_list(kwargs.get("callbacks"))
         bars = [c for c in callbacks if isinstance(c, ProgressBar)]
-        self.shows_progress = kwargs.get("enable_progress_bar") is not False
-        if not self.shows_progress:
+        if kwargs.get("enable_progress_bar") is False:
             callbacks = [c for c in callbacks if c not in bars]
         elif not bars:
             callbacks.append(Progress())

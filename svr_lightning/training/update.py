@@ -6,13 +6,13 @@ Shapes: B sequences, P of them different, L positions of the longest, T completi
 tokens in the loss, C choices with an exact expectation, of at most A alternatives.
 """
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from svr_lightning.core.losses import LossSpec, policy_loss
 from svr_lightning.core.types import Sample
@@ -23,6 +23,7 @@ from svr_lightning.policy.logprobs import (
     completion_logprobs,
     hidden_states,
     logprobs_of,
+    padded,
 )
 from svr_lightning.rollout.rendering import Renderer
 
@@ -182,14 +183,11 @@ def balanced_split(lengths: Sequence[int], count: int) -> list[slice]:
         >>> balanced_split([1, 1, 1, 5], 2)
         [slice(0, 3, None), slice(3, 4, None)]
     """
-    low, enough = lengths[-1], len(lengths) * lengths[-1]
-    while low < enough:
-        middle = (low + enough) // 2
-        if _runs(lengths, count, middle)[-1].stop == len(lengths):
-            enough = middle
-        else:
-            low = middle + 1
-    return _runs(lengths, count, enough)
+    bounds = range(lengths[-1], len(lengths) * lengths[-1] + 1)
+    least = bisect_left(
+        bounds, len(lengths), key=lambda bound: _runs(lengths, count, bound)[-1].stop
+    )
+    return _runs(lengths, count, bounds[least])
 
 
 def _runs(lengths: Sequence[int], count: int, bound: int) -> list[slice]:
@@ -225,12 +223,12 @@ def batch_of(
         for s, (first, stop) in zip(samples, spans, strict=True)
     ]
     return TrainBatch(
-        input_ids=_padded(row_of),
+        input_ids=padded(row_of),
         lengths=tuple(map(len, row_of)),
         rows=rows,
         logit_positions=logit_positions,
-        mask=_padded(in_loss),
-        engine_logprobs=_padded(s.logprobs for s in samples),
+        mask=padded(in_loss),
+        engine_logprobs=padded(s.logprobs for s in samples),
         advantages=torch.tensor([s.advantage for s in samples]),
         choices=_choices(samples, row_of, renderer),
         weights=weights,
@@ -271,11 +269,6 @@ def _choices(
 def _sequence(sample: Sample) -> tuple[int, ...]:
     """What a forward pass reads."""
     return (*sample.prompt_ids, *sample.completion_ids)
-
-
-def _padded(rows: Iterable[Sequence[float]]) -> Tensor:
-    """[B, longest row], with zeros on the right."""
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
 
 
 @dataclass(frozen=True, kw_only=True)

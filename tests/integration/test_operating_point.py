@@ -156,7 +156,7 @@ def test_a_configured_threshold_wins_then_the_policys_then_the_papers(tmp_path):
     assert SVRModule().applied_evaluation.stop == Confident()
     quoted = SVRModule(policy=own)
     quoted.run_config = {"seed_everything": 1, "model": {"evaluation": {"stop": None}}}
-    evaluation = quoted_config(quoted)["model"]["evaluation"]
+    evaluation = quoted_config(quoted, quoted.applied_evaluation)["model"]["evaluation"]
     assert evaluation["stop"]["class_path"] == "svr_lightning.core.stopping.Confident"
     assert rule_from_config(evaluation) == rule
     assert quoted.run_config["model"]["evaluation"] == {"stop": None}
@@ -167,11 +167,11 @@ def test_results_quote_the_rule_that_the_recipe_makes_of_the_configured_one():
         module = SVRModule(
             recipe=SVR(interface="verdict"), evaluation=EvaluationConfig(adaptive=adaptive)
         )
-        quoted = quoted_config(module)
+        quoted = quoted_config(module, module.applied_evaluation)
         assert rule_from_config(quoted["model"]["evaluation"]) == Confident(threshold=0.0)
         assert quoted["protocol"]["adaptive"] is adaptive
-    none = quoted_config(SVRModule(recipe=GRPO()))["model"]["evaluation"]
-    assert none["stop"] is None
+    none = quoted_config(SVRModule(recipe=GRPO()), EvaluationConfig())
+    assert none["model"]["evaluation"]["stop"] is None
 
 
 @pytest.fixture
