@@ -58,11 +58,6 @@ class Document:
     """Verdict and confidence, as far as they are there, in this order; the score of an alternative
     is the probability of being right that it states. None teaches what was drawn."""
 
-    @property
-    def solution(self) -> str:
-        """The completion up to its self-check: the text that must not tell right from wrong."""
-        return self.completion.partition(_CHECK)[0]
-
 
 # --- a policy's own answers as turns ------------------------------------------------------------
 
@@ -180,7 +175,7 @@ class Encoded:
     weights: list[float]
     """[L] of each token's loss: 0 in the prompt."""
     choices: tuple[TokenChoice, ...] = ()
-    """By their places in ``ids``. The first is the verdict, a second the confidence."""
+    """By their places in ``ids``."""
     correct: bool = False
     """The label."""
 
@@ -197,7 +192,7 @@ def encode(renderer: Renderer, document: Document, check_weight: float = 1.0) ->
     ids = renderer.prompt_ids(document.messages)
     written = document.completion.removeprefix(renderer.text_prefix)
     completion = tokenizer(written, return_offsets_mapping=True, add_special_tokens=False)
-    solved = len(document.solution) - len(document.completion) + len(written)
+    solved = len(written.partition(_CHECK)[0])
     spans = completion["offset_mapping"]
     checked = [check_weight if right > solved else 1.0 for _, right in spans]
     end_token = next(iter(end_of_turn(tokenizer).values()), tokenizer.eos_token_id)

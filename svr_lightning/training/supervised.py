@@ -12,6 +12,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from svr_lightning.core.schedule import warmup_stable_decay
+from svr_lightning.core.types import Verdict
 from svr_lightning.policy.logprobs import Choices, padded
 from svr_lightning.training.checkpoint import DurableCheckpointIO
 from svr_lightning.training.documents import Encoded
@@ -142,19 +143,19 @@ def _accumulate(model: Any, chosen: list[Encoded], micro_batch: int) -> float:
 def _choice_losses(logits: Tensor, choices: Choices, labels: Tensor) -> Tensor:
     """[C] nats: that one of the alternatives stands there, and which one.
 
-    The first choice of a document, its verdict, learns the label's word by cross-entropy, which
-    makes its probability the probability of being right. The confidence after it is decoded as its
-    likeliest number, and by cross-entropy that would be the same one for most answers. So it learns
-    the expected Brier score E (c - y)^2 / (2 VARIANCE), minus the entropy: least where p(c) is
-    proportional to exp(-(c - mean of y)^2 / (2 VARIANCE)).
+    A verdict, a choice among three words, learns the label's word by cross-entropy, which makes its
+    probability the probability of being right. A confidence is decoded as its likeliest number, and
+    by cross-entropy that would be the same one for most answers. So it learns the expected Brier
+    score E (c - y)^2 / (2 VARIANCE), minus the entropy: least where p(c) is proportional to
+    exp(-(c - mean of y)^2 / (2 VARIANCE)).
 
     Args:
         logits: [C, V].
-        choices: C of them, those of a document one after the other.
+        choices: C of them.
         labels: [B] y of the documents, 0 or 1.
     """
-    first = choices.rows.diff(prepend=choices.rows.new_tensor([-1])) != 0
     fewer = choices.token_ids < 0
+    of_words = (~fewer).sum(1) <= len(Verdict)
     of_them = logits.gather(1, choices.token_ids.clamp(min=0)).masked_fill(fewer, -torch.inf)
     missed = logits.logsumexp(1) - of_them.logsumexp(1)
     brier = (choices.scores - labels[choices.rows].unsqueeze(1)) ** 2
@@ -163,4 +164,4 @@ def _choice_losses(logits: Tensor, choices: Choices, labels: Tensor) -> Tensor:
     drawn = torch.distributions.Categorical(logits=of_them, validate_args=False)
     entropy = drawn.entropy()  # type: ignore[no-untyped-call]
     confidence = (drawn.probs * brier).sum(1) / (2 * VARIANCE) - entropy
-    return missed + torch.where(first, verdict, confidence)
+    return missed + torch.where(of_words, verdict, confidence)
