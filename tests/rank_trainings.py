@@ -5,7 +5,6 @@ what its rank saw in ``FOLDER/<rank>.pt``.
 """
 
 import csv
-import math
 import os
 import signal
 import sys
@@ -129,16 +128,6 @@ class FirstRollout(Callback):
                         self.rollouts[key] = turn.completion.token_ids
 
 
-class StopAfter(Callback):
-    """Ends a training as an interruption would, after its checkpoint."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        trainer.should_stop = trainer.global_step >= self.step
-
-
 class Masters(Callback):
     """Notes what DeepSpeed trains on."""
 
@@ -155,24 +144,6 @@ class Masters(Callback):
             "reference_types": {p.dtype for p in pl_module.reference.parameters()},
             "frequencies": pl_module.policy.model.rotary_emb.inv_freq.clone(),
         }
-
-
-class InfiniteGradient(Callback):
-    """Rank 1's gradient of the second step is infinite; notes the state before and after it."""
-
-    def __init__(self) -> None:
-        self.before = {}
-        self.after = {}
-
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
-        if trainer.global_step == 1:
-            self.before = everything(trainer, pl_module)
-            if trainer.global_rank == 1:
-                parameter = next(pl_module.policy.parameters())
-                parameter.register_hook(lambda gradient: gradient + math.inf)
-
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        self.after = everything(trainer, pl_module)
 
 
 def everything(trainer: Any, module: SVRModule) -> Seen:
@@ -235,7 +206,7 @@ def ddp_and_zero2(folder: Path) -> Seen:
         "ddp cut": train(
             folder / "ddp_cut",
             small_fit.saver(),
-            StopAfter(2),
+            small_fit.StopAt(2),
             strategy="ddp",
             devices=2,
             accumulate=4,
@@ -255,7 +226,7 @@ def resumed(folder: Path) -> Seen:
     options = {"devices": 2, "steps": 4, "accumulate": 2, "updates": 2}
     whole = train(folder / "whole", strategy=zero2(), **options)
 
-    train(folder / "cut", small_fit.saver(), StopAfter(2), strategy=zero2(), **options)
+    train(folder / "cut", small_fit.saver(), small_fit.StopAt(2), strategy=zero2(), **options)
     again = train(folder / "cut", small_fit.saver(), strategy=zero2(), resume="last", **options)
     model = make_model()
     whole_set = {"limit_val_batches": 1.0}
@@ -276,8 +247,13 @@ def bf16(folder: Path) -> Seen:
 
 
 def infinite(folder: Path) -> Seen:
-    """A gradient that is not finite on one of the ranks."""
-    strike = InfiniteGradient()
+    """A gradient of the second step that is not finite on one of the ranks."""
+
+    def fault(module, batch):
+        if module.global_rank == 1:
+            small_fit.infinite_gradient(module, batch)
+
+    strike = small_fit.Strike(fault, everything)
     try:
         train(folder / "infinite", strike, strategy=zero2(), devices=2, accumulate=2)
     except SystemExit as end:

@@ -1,5 +1,7 @@
 """A module, data and a trainer for fits of a few steps with the shipped policy."""
 
+import math
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +95,40 @@ def saver(every: int = 1) -> ModelCheckpoint:
     )
 
 
+class StopAt(Callback):
+    """Ends a training after some steps, and after their checkpoint."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def on_train_batch_end(self, trainer, *_) -> None:
+        trainer.should_stop = trainer.global_step >= self.steps
+
+
+class Strike(Callback):
+    """Does something to the module and the first micro-batch of the second rollout.
+
+    Notes that rollout, and the state before it is trained on and after the run has failed.
+    """
+
+    def __init__(self, fault: Callable[..., None], state: Callable[..., dict[str, Any]]) -> None:
+        self.fault, self.state = fault, state
+
+    def on_train_batch_start(self, trainer, pl_module, rollout: Rollout, index: int) -> None:
+        if index == 1:
+            self.rollout = rollout
+            self.fault(pl_module, rollout.steps[0][0])
+            self.before = self.state(trainer, pl_module)
+
+    def on_exception(self, trainer, pl_module, _) -> None:
+        self.after = self.state(trainer, pl_module)
+
+
+def infinite_gradient(model: SVRModule, _) -> None:
+    """A fault for :class:`Strike`."""
+    next(model.policy.parameters()).register_hook(lambda gradient: gradient + math.inf)
+
+
 def turns_of(model: Remembering) -> list[Turn]:
     """All turns of the last rollout."""
     return [t for group in model.rollout.groups for one in group.trajectories for t in one.turns]
@@ -102,5 +138,5 @@ def weights(model: SVRModule) -> list[torch.Tensor]:
     return [p.detach().clone() for p in model.policy.parameters()]
 
 
-def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
+def same(left: Iterable[torch.Tensor], right: Iterable[torch.Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))

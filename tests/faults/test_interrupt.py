@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lightning.pytorch import Callback
 
 from svr_lightning.core.types import Problem
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import Rollout, SVRModule
 from tests.commands import jsonl
-from tests.small_fit import data, module, same, saver, tiny, trainer, weights
+from tests.small_fit import StopAt, data, module, same, saver, tiny, trainer, weights
 
 
 class Cut(SVRModule):
@@ -52,16 +51,6 @@ class Cut(SVRModule):
 
     def test_step(self, *_: Any, **__: Any):
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-class StopAt(Callback):
-    """Ends a training after some steps."""
-
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-
-    def on_train_batch_end(self, trainer, *_: Any) -> None:
-        trainer.should_stop = trainer.global_step >= self.steps
 
 
 @pytest.fixture(autouse=True)

@@ -25,6 +25,7 @@ from svr_lightning.training.update import batch_of
 from tests.commands import SHIPPED
 from tests.models import MODELS, tiny_hybrid, tiny_qwen3
 from tests.samples import rollout
+from tests.small_fit import same
 from tests.tolerance import rounding
 
 
@@ -155,8 +156,7 @@ def test_a_policy_has_fp32_weights_and_the_same_ones_for_the_same_seed(path):
     again = Policy.load(config, seed=3).model
     assert torch.equal(torch.random.get_rng_state(), global_state)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
-    for one, other in zip(model.parameters(), again.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert same(model.parameters(), again.parameters())
     assert stop_token_ids(model, tokenizer) == (tokenizer.eos_token_id,)
 
 
