@@ -187,22 +187,21 @@ class Generation(Engine):
         """Drop the queue."""
         self.waiting.clear()
 
-    def step(self) -> list[Output]:
+    def step(self) -> dict[int, Output]:
         """Complete all that wait."""
         requests, self.waiting = self.waiting, []
         prompts = [list(request.prompt_ids) for request in requests]
         completions, logprobs = self.trainer._generate_single_turn(prompts, None, {}, 1)
         ends = (FinishReason.LENGTH, FinishReason.STOP)
-        return [
-            Output(
-                id=request.id,
+        return {
+            request.id: Output(
                 token_ids=tuple(ids),
                 logprobs=tuple(logprobs[row]) if logprobs else (),
                 finish_reason=ends[bool(ids) and ids[-1] in self.stop_ids],
                 version=self.version,
             )
             for row, (request, ids) in enumerate(zip(requests, completions, strict=True))
-        ]
+        }
 
 
 def make_trainer(

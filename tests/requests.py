@@ -17,7 +17,7 @@ def finish(engine: Engine, count: int) -> dict[int, Output]:
     for _ in range(1000):
         if len(outputs) == count:
             return outputs
-        outputs |= {output.id: output for output in engine.step()}
+        outputs |= engine.step()
     raise AssertionError(f"{len(outputs)} of {count} requests finished")
 
 

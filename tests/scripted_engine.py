@@ -42,10 +42,10 @@ class ScriptedEngine(Engine):
         self.requests.append(request)
         self._running.append((request, self._script(request), 0))
 
-    def step(self) -> list[Output]:
+    def step(self) -> dict[int, Output]:
         """Advance all completions by one token."""
         self.steps += 1
-        outputs, running = [], []
+        outputs, running = {}, []
         for request, tokens, done in self._running:
             position = done + 1
             limit = request.sampling.max_completion_tokens
@@ -53,16 +53,11 @@ class ScriptedEngine(Engine):
                 running.append((request, tokens, position))
                 continue
             kept = tuple(tokens[:limit])
-            outputs.append(
-                Output(
-                    id=request.id,
-                    token_ids=kept,
-                    logprobs=(self._logprob,) * len(kept),
-                    finish_reason=(
-                        FinishReason.STOP if len(tokens) <= limit else FinishReason.LENGTH
-                    ),
-                    version=self.version,
-                )
+            outputs[request.id] = Output(
+                token_ids=kept,
+                logprobs=(self._logprob,) * len(kept),
+                finish_reason=FinishReason.STOP if len(tokens) <= limit else FinishReason.LENGTH,
+                version=self.version,
             )
         self._running = running
         return outputs

@@ -1,7 +1,6 @@
 """An engine of your own: one request at a time, one forward pass over the sequence per token."""
 
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,9 +30,10 @@ class PlainEngine(Engine):
         """Queue a request; the driver calls this at any time, also between steps."""
         self._queue.append(request)
 
-    def step(self) -> Sequence[Output]:
+    def step(self) -> dict[int, Output]:
         """Complete the oldest request."""
-        return [self._complete(self._queue.popleft())] if self._queue else []
+        oldest = [self._queue.popleft()] if self._queue else []
+        return {request.id: self._complete(request) for request in oldest}
 
     def cancel(self) -> None:
         """Drop what is queued."""
@@ -58,7 +58,6 @@ class PlainEngine(Engine):
             logprobs.append(float(logp[token]))
         stopped = ids[-1] in self._stop
         return Output(
-            id=request.id,
             token_ids=tuple(ids[len(request.prompt_ids) :]),
             logprobs=tuple(logprobs),
             finish_reason=FinishReason.STOP if stopped else FinishReason.LENGTH,

@@ -177,10 +177,10 @@ class EngineBackend(Backend):
                     self._engine.cancel()
                     self._fail(running, format_exception(error))
                     continue
-                for output in outputs:
-                    if isinstance(output, Output) and output.id in running:
+                for number, output in outputs.items():
+                    if isinstance(output, Output) and number in running:
                         self.fault = None
-                        running.pop(output.id).set_result(output)
+                        running.pop(number).set_result(output)
         self._fail(running, "the server is shutting down")
 
     def _follow_orders(self, running: dict[int, Future[Output]]) -> bool:

@@ -6,7 +6,7 @@ policy's weights; a server reads messages and has its own weights.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -34,7 +34,6 @@ class Request:
 class Output:
     """A completion with its token ids."""
 
-    id: int
     token_ids: tuple[int, ...]
     """[L] sampled ids, the stop token included where it was sampled."""
     logprobs: tuple[float, ...]
@@ -45,20 +44,15 @@ class Output:
     """Optimizer steps of the weights that sampled it, as :meth:`Engine.sync` got it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextOutput:
-    """A completion of an engine that does not read tokens."""
-
-    id: int
-    completion: RemoteCompletion
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Refusal:
-    """A request that a server will never complete."""
+    """Why a server will never complete a request."""
 
-    id: int
     reason: str
+
+
+AnyOutput = Output | RemoteCompletion | Refusal
+"""What an engine makes of a request."""
 
 
 class Engine(ABC):
@@ -66,7 +60,7 @@ class Engine(ABC):
 
     reads_tokens: bool = True
     """Whether requests need ``prompt_ids``. If so, it serves the weights that :meth:`sync` hands
-    it and returns :class:`Output`; else it returns :class:`TextOutput` and cannot be trained on."""
+    it and returns :class:`Output`; else it returns texts and cannot be trained on."""
     dtype: Optional["torch.dtype"] = None
     """Type of the served weights, known from :meth:`start` on; None where it is not known."""
     max_batch: int
@@ -90,8 +84,8 @@ class Engine(ABC):
         """Start a request, or queue it until there is room."""
 
     @abstractmethod
-    def step(self) -> Sequence[Output | TextOutput | Refusal]:
-        """Work on all requests and return finished ones: one token each, or wait for an answer."""
+    def step(self) -> Mapping[int, AnyOutput]:
+        """Work on all requests: one token each, or wait for an answer; what is finished, by id."""
 
     @abstractmethod
     def cancel(self) -> None:

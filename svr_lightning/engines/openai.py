@@ -19,7 +19,8 @@ from svr_lightning.clients.connections import (
     read_key,
 )
 from svr_lightning.core.ranges import Count, Positive, check_arguments
-from svr_lightning.engines.base import Engine, Refusal, Request, TextOutput
+from svr_lightning.core.types import RemoteCompletion
+from svr_lightning.engines.base import Engine, Refusal, Request
 from svr_lightning.errors import ConfigError, require
 
 DEFAULT_KEY = "OPENAI_API_KEY"
@@ -92,7 +93,7 @@ class OpenAIEngine(Engine):
         self._refused = 0
         self._portal: BlockingPortal | None = None
         self._thread = contextlib.ExitStack()
-        self._running: dict[int, futures.Future[TextOutput | Refusal]] = {}
+        self._running: dict[int, futures.Future[RemoteCompletion | Refusal]] = {}
         self._http: Connections
 
     def access(self) -> Access:
@@ -117,7 +118,7 @@ class OpenAIEngine(Engine):
             self._portal = self._thread.enter_context(start_blocking_portal())
         self._running[request.id] = self._portal.start_task_soon(self._complete, request)
 
-    def step(self) -> list[TextOutput | Refusal]:
+    def step(self) -> dict[int, RemoteCompletion | Refusal]:
         """Outputs of finished requests; waits for the first one, if anything runs.
 
         Raises:
@@ -126,7 +127,7 @@ class OpenAIEngine(Engine):
         running = self._running.values()
         done, _ = futures.wait(running, return_when=futures.FIRST_COMPLETED)
         ended = [number for number, future in self._running.items() if future in done]
-        return [self._running.pop(number).result() for number in ended]
+        return {number: self._running.pop(number).result() for number in ended}
 
     def cancel(self) -> None:
         """Stop all requests."""
@@ -146,7 +147,7 @@ class OpenAIEngine(Engine):
         self._portal = None
         return False
 
-    async def _complete(self, request: Request) -> TextOutput | Refusal:
+    async def _complete(self, request: Request) -> RemoteCompletion | Refusal:
         """Ask as soon as fewer than ``concurrency`` requests are in flight.
 
         Raises:
@@ -164,14 +165,14 @@ class OpenAIEngine(Engine):
                 f"{self.model.base_url} completed none of the first {self._refused} prompts: "
                 f"{reason}; fix the request",
             )
-            return Refusal(id=request.id, reason=reason)
+            return Refusal(reason)
         self._answered += 1
         if completion.text and not completion.completion_tokens:
             warnings.warn(
                 f"{self.model.base_url} does not count tokens, so records have 0 of them",
                 stacklevel=2,
             )
-        return TextOutput(id=request.id, completion=completion)
+        return completion
 
     def _reason(self, error: ServerError) -> str:
         """Why one problem has no answer.

@@ -90,19 +90,19 @@ class TransformersEngine(Engine):
             self._compact(gone)
 
     @torch.no_grad()
-    def step(self) -> list[Output]:
+    def step(self) -> dict[int, Output]:
         """Admit requests into free slots, then sample a token for every row, in eval mode."""
         device, in_bf16 = self._model.device.type, _computes_in_bf16(self._model)
         with torch.autocast(device, torch.bfloat16, enabled=in_bf16):
-            return self._admit() + self._decode()
+            return self._admit() | self._decode()
 
-    def _admit(self) -> list[Output]:
+    def _admit(self) -> dict[int, Output]:
         """Prefill queued requests together: one costs nearly as much as many."""
         room = min(self.max_batch - len(self._rows), len(self._queue))
         worthwhile = not self._rows or room >= max(1, self.max_batch // 8)
         self._waited = self._waited + 1 if room else 0
         if not room or not (worthwhile or self._waited > MAX_WAIT):
-            return []
+            return {}
         self._waited = 0
         requests = [self._queue.popleft() for _ in range(room)]
         rows = [_Row(r, uniforms(r.seed, r.sampling.max_completion_tokens)) for r in requests]
@@ -127,9 +127,9 @@ class TransformersEngine(Engine):
             logits = logits[index]
         return ordered, logits, cache
 
-    def _decode(self) -> list[Output]:
+    def _decode(self) -> dict[int, Output]:
         if not self._rows:
-            return []
+            return {}
         last = [[row.tokens[-1]] for row in self._rows]
         logits = self._forward(last, [row.length for row in self._rows], self._cache)
         self._take(logits, self._rows)
@@ -168,22 +168,20 @@ class TransformersEngine(Engine):
             row.tokens.append(token)
             row.logprobs.append(logprob)
 
-    def _retire(self, candidates: range) -> list[Output]:
+    def _retire(self, candidates: range) -> dict[int, Output]:
         """Return finished rows and close the gaps that they leave in the batch."""
-        outputs, gone = [], set()
+        outputs, gone = {}, set()
         for index in candidates:
             row = self._rows[index]
             stopped = row.tokens[-1] in self._stop_ids
             if stopped or len(row.tokens) >= row.request.sampling.max_completion_tokens:
                 gone.add(index)
-                output = Output(
-                    id=row.request.id,
+                outputs[row.request.id] = Output(
                     token_ids=tuple(row.tokens),
                     logprobs=tuple(row.logprobs),
                     finish_reason=FinishReason.STOP if stopped else FinishReason.LENGTH,
                     version=self.version,
                 )
-                outputs.append(output)
         if gone:
             self._compact(gone)
         return outputs

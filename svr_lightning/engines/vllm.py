@@ -156,14 +156,14 @@ class VLLMEngine(Engine):
         self._llm.llm_engine.add_request(str(request.id), prompt, params)
         self._running.add(request.id)
 
-    def step(self) -> list[Output]:
+    def step(self) -> dict[int, Output]:
         """One scheduling step: prefills and decodes chosen by vLLM."""
         if not self._running:
-            return []
+            return {}
         with self._eager():
             finished = self._llm.llm_engine.step()
-        outputs = [self._output(result) for result in finished]
-        self._running -= {output.id for output in outputs}
+        outputs = {int(result.request_id): self._output(result) for result in finished}
+        self._running -= outputs.keys()
         return outputs
 
     def cancel(self) -> None:
@@ -180,7 +180,6 @@ class VLLMEngine(Engine):
     def _output(self, result: Any) -> Output:
         (completion,) = result.outputs
         return Output(
-            id=int(result.request_id),
             token_ids=tuple(completion.token_ids),
             logprobs=tuple(completion.logprobs.logprobs),
             finish_reason=FinishReason(completion.finish_reason),

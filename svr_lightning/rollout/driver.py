@@ -23,14 +23,11 @@ from svr_lightning.core.types import (
     Problem,
 )
 from svr_lightning.display import Progress
-from svr_lightning.engines.base import Engine, Output, Refusal, Request, TextOutput
+from svr_lightning.engines.base import AnyOutput, Engine, Output, Refusal, Request
 from svr_lightning.errors import require
 from svr_lightning.recipes.dialogues import Prompt, RolloutGenerator, limited
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
-
-AnyOutput = Output | TextOutput | Refusal
-"""What an engine makes of a request."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class _Running:
     round: int = 0
     requests: dict[int, Request] = field(default_factory=dict)
     """What it asked for in this round, by number."""
-    outputs: dict[int, AnyOutput] = field(default_factory=dict)
+    found: dict[int, AnyCompletion | Refusal] = field(default_factory=dict)
     """What the engine made of them."""
 
 
@@ -128,8 +125,9 @@ class Driver:
                         break
                     for index, job in started:
                         self._advance(_Running(index, job), None)
-                    for output in self._engine.step() if self._waiting else ():
-                        self._deliver(output)
+                    finished = self._engine.step() if self._waiting else {}
+                    for number, output in finished.items():
+                        self._deliver(number, output)
                     self._progress.in_flight = len(self._waiting)
                     rounds = {job.index: job.round for job in self._waiting.values()}
                     refresh(sum(rounds.values()) - len(rounds))
@@ -142,41 +140,42 @@ class Driver:
             self._ended.clear()
             raise
 
-    def _deliver(self, output: AnyOutput) -> None:
+    def _deliver(self, number: int, output: AnyOutput) -> None:
         """Record one completion; its rollout continues when it has all completions."""
-        running = self._waiting[output.id]
-        if self._greedy_check and isinstance(output, Output):
-            if drawn := self._solutions.pop(output.id, None):
+        running = self._waiting[number]
+        found: AnyCompletion | Refusal
+        if isinstance(output, Output):
+            assert self._renderer is not None
+            request = running.requests[number]
+            if drawn := self._solutions.pop(number, None):
                 output = replace(
                     output,
                     token_ids=(*drawn.token_ids, *output.token_ids),
                     logprobs=(*drawn.logprobs, *output.logprobs),
                 )
             elif solution := self._solution(running.job.problem, output):
-                self._solutions[output.id] = solution
-                self._decode_check(running.requests[output.id], solution)
+                self._solutions[number] = solution
+                self._decode_check(request, solution)
                 return
-        del self._waiting[output.id]
-        running.outputs[output.id] = output
-        if len(running.outputs) == len(running.requests):
+            found = completion_of(self._renderer, request.prompt_ids, output)
+        else:
+            found = output
+        del self._waiting[number]
+        running.found[number] = found
+        if len(running.found) == len(running.requests):
             self._resume(running)
 
     def _resume(self, running: _Running) -> None:
         """Give a rollout its completions, if a server refused none of them."""
         completions: list[AnyCompletion] = []
-        for number, request in running.requests.items():
-            output = running.outputs[number]
-            if isinstance(output, Refusal):
+        for number in running.requests:
+            found = running.found[number]
+            if isinstance(found, Refusal):
                 running.job.rollout.close()
-                self._end(running, replace(output, reason=f"turn {running.round}: {output.reason}"))
+                self._end(running, Refusal(f"turn {running.round}: {found.reason}"))
                 return
-            if isinstance(output, TextOutput):
-                completion: AnyCompletion = output.completion
-            else:
-                assert self._renderer is not None
-                completion = completion_of(self._renderer, request.prompt_ids, output)
-            self._progress.completed(completion.completion_tokens)
-            completions.append(completion)
+            self._progress.completed(found.completion_tokens)
+            completions.append(found)
         self._advance(running, completions)
 
     def _advance(self, running: _Running, completions: list[AnyCompletion] | None) -> None:
@@ -188,7 +187,7 @@ class Driver:
             self._end(running, end.value)
             return
         running.round += 1
-        running.outputs = {}
+        running.found = {}
         # All are rendered before the first is submitted: if one cannot be, none starts.
         requests = [
             self._request(running, position, prompt) for position, prompt in enumerate(prompts)
@@ -231,7 +230,9 @@ class Driver:
         )
 
     def _solution(self, problem: Problem, output: Output) -> Output | None:
-        """A completion up to its self-check's opening tag; None if no token follows one."""
+        """A completion up to its self-check's opening tag, if it is to be decoded from there."""
+        if not self._greedy_check:
+            return None
         assert self._renderer is not None
         ids = output.token_ids
         text = self._renderer.completion_text(ids)

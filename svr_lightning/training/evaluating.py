@@ -146,11 +146,12 @@ class PolicyModule(LightningModule):
 
     def predict_step(self, batch: list[Problem], batch_idx: int) -> list[dict[str, Any]]:
         """Answer the user's questions, showing each turn as it comes; the records as JSON."""
-        show = TurnPrinter(name_problems=len(batch) > 1)
+        several = len(batch) > 1
+        show = TurnPrinter(name_problems=several)
         (source,) = self.data.sources["predict"]
         records = self.evaluator.solve(batch, source.name, on_turn=show)
         for record in records:
-            print_outcome(record, self.evaluator.rule, name_problem=len(batch) > 1)
+            print_outcome(record, self.evaluator.rule, name_problem=several)
         return [record.to_json() for record in records]
 
     def on_validation_epoch_end(self) -> None:

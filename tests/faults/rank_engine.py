@@ -37,7 +37,7 @@ class FaultyRank(TransformersEngine):
         super().start(model, stop_token_ids, max_model_len)
         (self._marks / f"pid-{os.getpid()}").touch()
 
-    def step(self) -> list[Output]:
+    def step(self) -> dict[int, Output]:
         self._steps += 1
         if self._steps == 5:
             if self._rank in (-1, int(os.environ["LOCAL_RANK"])):
@@ -89,7 +89,7 @@ class KilledOnce(TransformersEngine):
         super().sync(model, version)
         self._rollouts = version + 1
 
-    def step(self) -> list[Output]:
+    def step(self) -> dict[int, Output]:
         if self._rollouts == 3 and os.environ["LOCAL_RANK"] == "1" and not self._mark.exists():
             self._mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)

@@ -87,7 +87,7 @@ def test_a_late_request_joins_a_running_batch_and_does_not_wait_for_its_end():
         engine.submit(ask(index, max_tokens=100))
     engine.step()
     engine.submit(ask(20, max_tokens=5))
-    finished = [step for step in range(1, 60) if any(o.id == 20 for o in engine.step())]
+    finished = [step for step in range(1, 60) if 20 in engine.step()]
     assert len(finished) == 1
     assert finished[0] <= MAX_WAIT + 5
 

@@ -88,8 +88,9 @@ def test_several_updates_share_one_rollout(tmp_path):
 class RoundedEngine(TransformersEngine):
     """Reports log-probabilities that are off by 0.01, as those of an engine in bf16 are."""
 
-    def step(self) -> list[Output]:
-        return [replace(o, logprobs=tuple(p - 0.01 for p in o.logprobs)) for o in super().step()]
+    def step(self) -> dict[int, Output]:
+        found = super().step().items()
+        return {i: replace(o, logprobs=tuple(p - 0.01 for p in o.logprobs)) for i, o in found}
 
 
 def test_the_ratio_starts_at_one_whatever_the_engine_rounds(tmp_path):

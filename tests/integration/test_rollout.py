@@ -130,7 +130,7 @@ def test_an_exception_in_a_program_cancels_the_engine():
     mine = driver(engine)
     with pytest.raises(LookupError, match="lost"):
         mine.run([*good, Job(PROBLEMS[2], 0, broken())])
-    assert engine.step() == []
+    assert engine.step() == {}
     # The same driver and engine run on as if nothing had been.
     (trajectory,) = mine.run([refined(2)])
     assert len(trajectory.turns) == 2

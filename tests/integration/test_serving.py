@@ -16,7 +16,7 @@ from svr_lightning.policy.policy import Policy, choose_engine
 from svr_lightning.training.config import OptimizerConfig
 from tests.models import tiny_qwen3
 from tests.scripted import RENDERER
-from tests.small_fit import data, module, trainer, weights
+from tests.small_fit import data, module, same, trainer, weights
 
 
 class Copying(TransformersEngine):
@@ -69,8 +69,8 @@ def test_an_engine_that_serves_other_weights_is_warned_of(tmp_path, kind, recwar
 def test_log_probabilities_that_are_no_numbers_end_a_run_before_its_update(tmp_path):
     class Broken(TransformersEngine):
         def step(self):
-            nan = math.nan
-            return [replace(o, logprobs=tuple(nan for _ in o.logprobs)) for o in super().step()]
+            found = super().step().items()
+            return {i: replace(o, logprobs=(math.nan,) * len(o.logprobs)) for i, o in found}
 
     model = module(engine=Broken())
     run = trainer(tmp_path)
@@ -91,8 +91,7 @@ def test_weights_of_a_checkpoint_are_served_at_once_though_no_step_was_taken(tmp
             parameter.zero_()
     tested = data(val=[], test=data().sources["val"])
     run.test(model, tested, ckpt_path=tmp_path / "end.ckpt")
-    served = list(engine._model.parameters())
-    assert all(torch.equal(a, b) for a, b in zip(trained, served, strict=True))
+    assert same(trained, engine._model.parameters())
 
 
 def test_an_engine_is_synced_once_for_a_rollout_and_an_evaluation_of_the_same_weights():

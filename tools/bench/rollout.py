@@ -58,10 +58,10 @@ class LongTailed(Wrapped):
         sampling = replace(sampling, max_completion_tokens=limit)
         self._engine.submit(replace(request, sampling=sampling))
 
-    def step(self) -> list[Output]:
+    def step(self) -> dict[int, Output]:
         """Count and pass on."""
         self.steps += 1
-        return list(self._engine.step())
+        return dict(self._engine.step())
 
 
 class LockStep(Wrapped):
@@ -80,13 +80,13 @@ class LockStep(Wrapped):
         """Hold a request until the running ones are done."""
         self._held.append(request)
 
-    def step(self) -> list[Output]:
+    def step(self) -> dict[int, Output]:
         """Start the held requests if nothing runs, and advance."""
         if not self._running:
             for request in self._held:
                 self._engine.submit(request)
             self._running, self._held = len(self._held), []
-        outputs: list[Output] = self._engine.step()
+        outputs: dict[int, Output] = self._engine.step()
         self._running -= len(outputs)
         return outputs
 
