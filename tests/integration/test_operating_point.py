@@ -25,6 +25,7 @@ from svr_lightning.policy.config import PolicyConfig
 from svr_lightning.recipes.dialogues import FreshTurns
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
+from svr_lightning.tasks import get_task
 from svr_lightning.training.config import EvaluationConfig
 from svr_lightning.training.evaluating import quoted_config
 from svr_lightning.training.module import SVRModule
@@ -237,15 +238,20 @@ def evaluating(name: str, root: Path, folder: Path, turns: int, **settings: Any)
 
 def test_predict_asks_with_a_tuned_policys_own_threshold_and_says_so(tuned, tmp_path, caplog):
     """0.95 stops a trajectory of the shipped policy; at 1 nothing does."""
+    asked = "3 5 8 = 16"
     own = {
         "rule": {"class_path": "Confident"},
         "certified": {"threshold": 1.0},
         "weights": "others",
+        "data": {
+            "problems": problem_digests([get_task("countdown").from_question(asked).question])
+        },
     }
     written(tuned, **own)
-    command = evaluating("predict", tmp_path, tuned, 2, question="3 5 8 = 16")
+    command = evaluating("predict", tmp_path, tuned, 2, question=asked)
     lost = "promises nothing for max_turns=2 instead of 10, other weights .*, any answer: made from"
-    with pytest.warns(UserWarning, match=lost):
+    seen = "the certificate was calibrated on 1 of 1 problems"
+    with pytest.warns(UserWarning, match=lost), pytest.warns(UserWarning, match=seen):
         assert main(command) == 0
     assert f"stops at CORRECT at confidence >= 1, the operating point of {tuned}" in caplog.text
     assert "operating_point.json; pse at most 0.1; confidence 0.9" in caplog.text
