@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ProgressBar
 
 from svr_lightning.display import progress_line
@@ -20,7 +20,7 @@ class Progress(ProgressBar):
     def disable(self) -> None:
         """Called on all processes but the first, which show nothing."""
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """Begin to show the line."""
         self._bar = progress_line(
             trainer.estimated_stepping_batches,
@@ -29,11 +29,11 @@ class Progress(ProgressBar):
             quiet=not trainer.is_global_zero,
         )
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
         """Show what the rollout or the validation gave."""
         if self._bar is not None:
-            shown = self.get_metrics(trainer, pl_module).items()
-            self._bar.show((f"{name} {value}" for name, value in shown), trainer.global_step)
+            logged = trainer.progress_bar_metrics.items()
+            self._bar.show((f"{name} {value:.2f}" for name, value in logged), trainer.global_step)
 
     on_train_batch_end = on_validation_end  # type: ignore[assignment]
 
@@ -43,8 +43,3 @@ class Progress(ProgressBar):
             self._bar.close()
 
     on_exception = on_train_end  # type: ignore[assignment]
-
-    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        """What was logged for the progress display, with two decimals."""
-        logged = super().get_metrics(trainer, pl_module).items()
-        return {k: f"{v:.2f}" if isinstance(v, float) else v for k, v in logged if k != "v_num"}
