@@ -61,7 +61,7 @@ class LongTailed(Wrapped):
     def step(self) -> dict[int, Output]:
         """Count and pass on."""
         self.steps += 1
-        return dict(self._engine.step())
+        return self._engine.step()
 
 
 class LockStep(Wrapped):
@@ -86,7 +86,7 @@ class LockStep(Wrapped):
             for request in self._held:
                 self._engine.submit(request)
             self._running, self._held = len(self._held), []
-        outputs: dict[int, Output] = self._engine.step()
+        outputs = self._engine.step()
         self._running -= len(outputs)
         return outputs
 
