@@ -44,6 +44,9 @@ class PolicyConfig(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        leaves_room = self.max_prompt_tokens < self.max_model_len
-        requirement = f"must be below max_model_len={self.max_model_len}: a completion needs room"
-        require_field(self, "max_prompt_tokens", leaves_room, requirement)
+        require_field(
+            self,
+            "max_prompt_tokens",
+            self.max_prompt_tokens < self.max_model_len,
+            f"must be below max_model_len={self.max_model_len}: a completion needs room",
+        )

@@ -77,9 +77,12 @@ class DataSource:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        is_name = bool(_NAME.fullmatch(self.name))
-        requirement = "must be made of letters, digits, '_', '.' and '-'"
-        require_field(self, "name", is_name, requirement)
+        require_field(
+            self,
+            "name",
+            _NAME.fullmatch(self.name) is not None,
+            "must be made of letters, digits, '_', '.' and '-'",
+        )
 
     @property
     def label(self) -> str:
