@@ -52,10 +52,12 @@ _LINES = (".jsonl", ".ndjson")
 _TEXT = (".csv", ".tsv", ".tab", ".txt")
 _DELIMITERS = ",;\t|"
 _NARROW = {"halffloat": np.float16, "float": np.float32}
+Rows = Iterator[tuple[str, Any]]
+"""Each row with its place in the file."""
 
 
-def file_rows(path: Path) -> Iterator[tuple[str, Any]]:
-    """The rows of a file, each with its place.
+def file_rows(path: Path) -> Rows:
+    """The rows of a file.
 
     A place is ``:LINE`` from 1, ``:FIRST-LAST`` if there are line breaks within quotes, or `` row
     NUMBER`` from 0. Parquet and compression are known by a file's first bytes, other formats by its
@@ -79,7 +81,7 @@ def file_rows(path: Path) -> Iterator[tuple[str, Any]]:
         raise ValueError(f"cannot read {path.name}: {reason}") from error
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Any]]:
+def _rows(path: Path) -> Rows:
     with path.open("rb") as file:
         start = file.read(16)
     opener: Callable[..., Any] = open
@@ -132,7 +134,7 @@ def _refuse_twice(names: list[str], what: str) -> None:
             raise ValueError(f"{what} names {name!r} twice; rename one of them")
 
 
-def _json_list(stream: IO[bytes]) -> Iterator[tuple[str, Any]]:
+def _json_list(stream: IO[bytes]) -> Rows:
     value = _parsed(stream.read())
     if isinstance(value, ValueError):
         raise ValueError(f"{value}. With one object a line it is a .jsonl file")
@@ -141,7 +143,7 @@ def _json_list(stream: IO[bytes]) -> Iterator[tuple[str, Any]]:
     yield from ((f" row {number}", row) for number, row in enumerate(value))
 
 
-def _delimited(stream: IO[bytes], start: bytes) -> Iterator[tuple[str, Any]]:
+def _delimited(stream: IO[bytes], start: bytes) -> Rows:
     """Rows below a header. Quotes are read strictly, since one left open would swallow rows."""
     csv.field_size_limit(_LONGEST_CELL)
     encoding = "utf-16" if start.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
@@ -176,7 +178,7 @@ def _delimited(stream: IO[bytes], start: bytes) -> Iterator[tuple[str, Any]]:
         raise ValueError(f"{error}, after line {last}; close or remove the quote") from error
 
 
-def _parquet(stream: IO[bytes]) -> Iterator[tuple[str, Any]]:
+def _parquet(stream: IO[bytes]) -> Rows:
     from pyarrow import BufferReader, types  # comes with datasets
     from pyarrow.parquet import read_table
 

@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or b"{}")
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         reply = self.server.reply(self.path, body, dict(self.headers))
         self.close_connection = reply.drop
         if reply.drop:
@@ -131,9 +131,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(reply.body)
         except OSError:
             self.close_connection = True  # whoever asked has gone
-
-    def do_GET(self) -> None:
-        self.do_POST()
 
     def log_message(self, *_: Any) -> None:
         pass

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
+import openai
 
 from svr_lightning.analysis.records import SampleRecord
-from svr_lightning.clients.chat_model import ChatModel
-from svr_lightning.clients.connections import Access
+from svr_lightning.clients.connections import Access, ChatModel
 from svr_lightning.control.backends import EngineBackend, Upstream
 from svr_lightning.control.controller import Controller
 from svr_lightning.control.listening import Listener, bound
@@ -36,24 +36,19 @@ def in_front_of(url: str, **settings: Any) -> ChatServer:
 
     ``settings`` are those of the controller, of limits and of the server.
     """
-    limits = {k: settings.pop(k) for k in Limits.__struct_fields__ if k in settings}
-    own = {
-        k: settings.pop(k)
-        for k in ("key", "origins", "model", "stronger", "content")
-        if k in settings
-    }
-    own.setdefault("model", "svr")
+    limits, own = (
+        {name: settings.pop(name) for name in names if name in settings}
+        for names in (Limits.__struct_fields__, ("key", "origins", "stronger", "content"))
+    )
     upstream = Upstream(ChatModel(base_url=url, name="tiny"), access=Access(key="upstream-secret"))
-    settings.setdefault("task", "countdown")
-    return ChatServer(Controller(None, **settings), upstream, limits=Limits(**limits), **own)
+    controller = Controller(None, **{"task": "countdown", **settings})
+    return ChatServer(controller, upstream, model="svr", limits=Limits(**limits), **own)
 
 
 @contextmanager
-def serving(server: ChatServer, limits: Limits | None = None) -> Iterator[str]:
+def serving(server: ChatServer) -> Iterator[str]:
     """Its base URL, while it runs in a thread, on connections as ``serve`` takes them."""
-    running = Listener(
-        server.app(), limits or Limits(), log_level="critical", timeout_graceful_shutdown=2
-    )
+    running = Listener(server, log_level="critical", timeout_graceful_shutdown=2)
     listening = bound("127.0.0.1", 0)
     listening.listen()
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
@@ -94,6 +89,20 @@ def started(*options: str, files: int = 4096) -> Iterator[tuple[str, "subprocess
 def chat(url: str, **fields: Any) -> httpx.Response:
     """One request; ``fields`` of its body beside the question."""
     return httpx.post(f"{url}/chat/completions", json={"messages": ASKED, **fields}, timeout=60)
+
+
+def by_openai(url: str, stream: bool, **fields: Any) -> str:
+    """The content that OpenAI's client gets; ``fields`` of the request beside the question."""
+    with openai.OpenAI(base_url=url, api_key="none") as client:
+        asked = {"model": "svr", "messages": ASKED, "stream": stream}
+        return content_of(client.chat.completions.create(**asked, extra_body=fields), stream)
+
+
+def content_of(said: Any, stream: bool) -> str:
+    """The content of a completion, or of all its pieces."""
+    if not stream:
+        return str(said.choices[0].message.content)
+    return "".join(chunk.choices[0].delta.content or "" for chunk in said if chunk.choices)
 
 
 def connected(url: str) -> socket.socket:

@@ -23,8 +23,14 @@ from svr_lightning.analysis.operating_point import (
     unsent,
 )
 from svr_lightning.cli.values import HELP_OF_RULE, json_object, stop_rule
-from svr_lightning.clients.chat_model import ChatModel, check_fields
-from svr_lightning.clients.connections import check_url, read_access, read_key, version_hint
+from svr_lightning.clients.connections import (
+    ChatModel,
+    check_fields,
+    check_url,
+    read_access,
+    read_key,
+    version_hint,
+)
 from svr_lightning.control.backends import Backend, EngineBackend, Upstream
 from svr_lightning.control.controller import Controller, Otherwise
 from svr_lightning.control.protocol import Content
@@ -130,7 +136,7 @@ def run(options: argparse.Namespace) -> int:
         logger.addHandler(logging.StreamHandler())
     with bound(options.host, options.port) as listening:
         server = make_server(options)
-        running = Listener(server.app(), server.limits, log_level="error")
+        running = Listener(server, log_level="error")
         listening.listen()
         gc.freeze()  # a collection that looks at all that was loaded stops everyone for long
         # uvicorn raises the signal again once it has shut down, which would look like a crash.

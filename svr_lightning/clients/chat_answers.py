@@ -64,15 +64,15 @@ class _Message(Struct):
         Raises:
             ValueError: if the content is neither text nor parts.
         """
-        pieces = list(_pieces(self.content))
+        spoken = list(_pieces(self.content))
         parts = self.content if isinstance(self.content, list) else []
         refusals = [self.refusal, *(p.get("refusal") for p in parts if isinstance(p, dict))]
         self.refusal = "".join(text for text in refusals if isinstance(text, str))
-        if self.content and not (pieces or self.refusal or self.calls_a_tool):
+        if self.content and not (spoken or self.refusal or self.calls_a_tool):
             raise ValueError("a content without text")
-        thoughts = [*_pieces(self.reasoning_content or self.reasoning or self.thinking)]
-        thoughts += [(is_thought, text) for is_thought, text in pieces if is_thought]
-        self.reasoning = "".join(text for _, text in thoughts)
+        split = self.reasoning_content or self.reasoning or self.thinking
+        pieces = [*_pieces(split, thought=True), *spoken]
+        self.reasoning = "".join(text for is_thought, text in pieces if is_thought)
         self.content = "".join(text for is_thought, text in pieces if not is_thought)
 
     @property

@@ -13,11 +13,14 @@ from urllib.parse import quote_plus
 from svr_lightning.errors import one_line
 
 SHOWN = "[key]"
+_NEVER = "(?!)"
+"""Matches nothing."""
 _LONG = 8
 """Characters of a key that no other text holds by chance. A shorter one, such as ``none``, guards
 nothing and may be a word of an answer: it is masked in errors alone, and there as a whole word."""
-_READ = 4000
-"""Characters of a message that are looked at; one line shows fewer."""
+_READ = 2**16
+"""Characters of a message that are looked at. A key that this cuts stands far behind the 300 that
+one line shows."""
 
 
 class Mask:
@@ -29,23 +32,16 @@ class Mask:
 
     def __init__(self, keys: Iterable[str | None] = ()) -> None:
         present = sorted({key for key in keys if key}, key=len, reverse=True)
-        self._pattern = _pattern(present)
+        self._in_errors = _pattern(present)
         self._in_answers = _pattern([key for key in present if len(key) >= _LONG])
-        self._longest = 8 * max(map(len, present), default=0)  # of a spelling: &quot; for "
 
     def line(self, text: object) -> str:
         """A message of a server as one short line without a key, however the server spells it."""
-        shown = str(text)
-        if self._pattern is not None:
-            cut = len(shown) > _READ + self._longest
-            shown = self._pattern.sub(SHOWN, shown[: _READ + self._longest])
-            if cut:  # what is left of a key that was cut could not be found
-                shown = shown[: -self._longest]
-        return one_line(shown)
+        return one_line(self._in_errors.sub(SHOWN, str(text)[:_READ]))
 
     def json(self, value: Any) -> Any:
         """A JSON value without a long key in any of its texts and names."""
-        if self._in_answers is None:
+        if self._in_answers.pattern == _NEVER:
             return value
         if isinstance(value, str):
             return self._in_answers.sub(SHOWN, value)
@@ -56,9 +52,9 @@ class Mask:
         return value
 
 
-def _pattern(keys: list[str]) -> re.Pattern[str] | None:
-    """Finds every spelling of the keys; None if there are none."""
-    return re.compile("|".join(map(_spellings, keys)), re.IGNORECASE) if keys else None
+def _pattern(keys: list[str]) -> re.Pattern[str]:
+    """Finds every spelling of the keys; nothing if there are none."""
+    return re.compile("|".join(map(_spellings, keys)) or _NEVER, re.IGNORECASE)
 
 
 def _spellings(key: str) -> str:

@@ -18,7 +18,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from svr_lightning.control.server import Limits
+from svr_lightning.control.server import ChatServer
 from svr_lightning.errors import ConfigError, one_line
 
 GRACE = 10
@@ -32,19 +32,18 @@ _QUEUE = 1024
 
 
 class Listener(uvicorn.Server):
-    """Serves an application on a socket that is bound, within limits.
+    """Serves on a socket that is bound, within limits on connections, headers and waits.
 
     Args:
-        app: the application.
-        limits: on connections, headers and waits.
+        server: what is served, and its limits.
         options: further ones of uvicorn.
     """
 
-    def __init__(self, app: Any, limits: Limits, **options: Any) -> None:
+    def __init__(self, server: ChatServer, **options: Any) -> None:
+        self.limits = limits = server.limits
         self.most = most_connections(limits.connections)
         self.waiting: dict[_Connection, None] = {}
         """Connections without a request in progress, those that have waited longest first."""
-        self.limits = limits
         settings: dict[str, Any] = {
             "http": partial(_Connection, self),
             "ws": "none",
@@ -59,7 +58,7 @@ class Listener(uvicorn.Server):
             "backlog": min(self.most, 128),  # taken in one go, before one of them can be closed
             **options,
         }
-        super().__init__(uvicorn.Config(app, **settings))
+        super().__init__(uvicorn.Config(server.app(), **settings))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, with a longer queue than is taken in one go."""

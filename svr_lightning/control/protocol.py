@@ -254,13 +254,13 @@ def answer_text(completion: str, answer: str | None = None) -> str:
 
 def turn_json(turn: Turn) -> dict[str, Any]:
     """A turn, as the ``svr`` field shows it."""
-    check, completion = turn.check, turn.completion
+    completion, signals = turn.completion, turn.signals
     return {
         "turn": turn.index,
         "text": completion.text,
-        "verdict": None if check is None else check.verdict.value,
-        "confidence": None if check is None else check.confidence,
-        "truncated": completion.truncated,
+        "verdict": signals.verdict,
+        "confidence": signals.confidence,
+        "truncated": signals.truncated,
         "prompt_tokens": completion.prompt_tokens or None,
         "completion_tokens": completion.completion_tokens or None,
     }

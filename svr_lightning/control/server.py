@@ -158,9 +158,9 @@ class ChatServer:
         return _json(self._listed)
 
     async def _health(self, request: Request) -> Response:
-        fault = self._policy.fault
-        state = {"status": "ok"} if fault is None else {"status": "failing", "fault": fault}
-        return _json(state, 200 if fault is None else 503)
+        if self._policy.fault is None:
+            return _json({"status": "ok"})
+        return _json({"status": "failing", "fault": self._policy.fault}, 503)
 
     async def _metrics(self, request: Request) -> Response:
         self._authorize(request)

@@ -10,8 +10,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from svr_lightning.clients.chat_answers import ServerError, error_in, is_temporary, read_answer
-from svr_lightning.clients.chat_model import ChatModel, check_fields
-from svr_lightning.clients.connections import read_access, retry_delay
+from svr_lightning.clients.connections import ChatModel, check_fields, read_access, retry_delay
 from svr_lightning.clients.masking import Mask
 from svr_lightning.core.parsing import parse_self_check, plain_fields
 from svr_lightning.core.types import Decoding

@@ -13,7 +13,7 @@ import pytest
 import svr_lightning as svr
 from examples.worked_examples import Shown
 from svr_lightning.analysis.operating_point import sealed
-from svr_lightning.control.controller import LONGEST_TEXT, Controller
+from svr_lightning.control.controller import LONGEST_TEXT, Controller, Result
 from svr_lightning.core.stopping import Confident, FixedTurns, Majority, RepeatedAnswer
 from svr_lightning.core.types import FinishReason
 from svr_lightning.errors import ConfigError
@@ -50,6 +50,11 @@ def reply(text: str, tokens: int = 20, ended: str = "stop") -> dict[str, Any]:
     }
 
 
+def solved(*said: Any, **settings: Any) -> Result:
+    """How a question ends whose turns are these replies."""
+    return Controller(Script([*said]), "countdown", **settings).solve(QUESTION)
+
+
 def test_it_refines_until_the_rule_accepts():
     script = Script([reply(DOUBT), reply(SURE)])
     result = Controller(script, "countdown").solve(QUESTION)
@@ -68,10 +73,9 @@ def test_it_refines_until_the_rule_accepts():
 
 def test_a_sure_turn_without_an_answer_is_followed_by_another():
     check = "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.95</self_check>"
-    script = Script([reply(check), reply(f"<answer>see above</answer>{check}"), reply(SURE)])
-    result = Controller(script, "countdown").solve(QUESTION)
+    result = solved(reply(check), reply(f"<answer>see above</answer>{check}"), reply(SURE))
     assert (result.accepted, result.answer, len(result.turns)) == (True, "(10/5)*4", 3)
-    alone = Controller(Script([reply(check)]), "countdown", max_turns=1).solve(QUESTION)
+    alone = solved(reply(check), max_turns=1)
     assert (alone.accepted, alone.answer) == (False, None)
 
 
@@ -85,8 +89,8 @@ def test_a_sure_turn_without_an_answer_is_followed_by_another():
     ],
 )
 def test_any_rule_decides_when_to_stop_and_what_to_return(rule, turns, returned):
-    script = Script([DOUBT, SURE, SURE, says("5", "CORRECT", 0.97)])
-    result = Controller(script, "countdown", rule=rule, max_turns=4).solve(QUESTION)
+    said = DOUBT, SURE, SURE, says("5", "CORRECT", 0.97)
+    result = solved(*said, rule=rule, max_turns=4)
     assert (len(result.turns), result.returned.index) == (turns, returned)
 
 
@@ -116,8 +120,7 @@ def test_worked_examples_stand_before_the_question_in_the_form_that_is_asked_for
     [("answer", "answered", "10-4"), ("give_up", "gave_up", None)],
 )
 def test_an_answer_that_no_turn_vouches_for(otherwise, outcome, answer):
-    script = Script([reply(DOUBT)] * 2)
-    result = Controller(script, "countdown", max_turns=2, otherwise=otherwise).solve(QUESTION)
+    result = solved(reply(DOUBT), reply(DOUBT), max_turns=2, otherwise=otherwise)
     assert (result.outcome, result.accepted, result.answer) == (outcome, False, answer)
     assert [turn.index for turn in result.turns] == [1, 2]
     assert result.reason == "no turn was accepted by: CORRECT at confidence >= 0.85"
@@ -132,8 +135,7 @@ def test_the_limit_of_seconds_holds_for_all_turns_together(monkeypatch, tmp_path
         return DOUBT
 
     found = certificate(tmp_path, promises=[{"name": "wrong", "limit": 0.1}])  # of all answers
-    own = {"rule": found.rule, "max_turns": 4, "certificate": found}
-    result = Controller(client, "countdown", seconds=10.0, **own).solve(QUESTION)
+    result = Controller(client, "countdown", seconds=10.0, **under(found)).solve(QUESTION)
     assert len(result.turns) == 3  # they begin at 0, 4 and 8 seconds
     assert result.uncertified == (result.reason,) == ("limit of 10 seconds",)
 
@@ -169,9 +171,8 @@ def test_a_hung_client_is_given_up_at_the_limit_of_seconds():
 
 
 def test_a_text_without_end_is_cut_and_never_accepted():
-    result = Controller(
-        Script([SURE + "x" * 2 * LONGEST_TEXT] * 2), "countdown", max_turns=2
-    ).solve(QUESTION)
+    endless = SURE + "x" * 2 * LONGEST_TEXT
+    result = solved(endless, endless, max_turns=2)
     assert not result.accepted
     assert [len(turn.completion.text) for turn in result.turns] == [LONGEST_TEXT] * 2
     assert result.turns[0].completion.finish_reason is FinishReason.LENGTH
@@ -223,6 +224,11 @@ def certificate(folder: Path, **changes: Any) -> svr.Certificate:
     return svr.Certificate.read(path)
 
 
+def under(found: svr.Certificate) -> dict[str, Any]:
+    """The settings of a controller that a certificate is for, and itself."""
+    return {"rule": found.rule, "max_turns": found.max_turns, "certificate": found}
+
+
 @pytest.mark.parametrize(
     ("decoding", "settings", "departure"),
     [
@@ -238,11 +244,10 @@ def test_a_certificate_is_in_force_under_its_own_settings_alone(
 ):
     found = certificate(tmp_path)
     assert (found.rule, found.max_turns) == (Confident(threshold=0.9), 4)
-    own = {"rule": found.rule, "max_turns": 4, "certificate": found}
-    result = Controller(Script([SURE]), "countdown", **own).solve(QUESTION)
-    assert result.certificate is found
+    own = under(found)
+    assert solved(SURE, **own).certificate is found
     own["certificate"] = certificate(tmp_path, decoding={})  # of a log, which records none
-    assert Controller(Script([SURE]), "countdown", **own).solve(QUESTION).certificate is None
+    assert solved(SURE, **own).certificate is None
     own["certificate"] = certificate(tmp_path, decoding=decoding)
     with pytest.raises(ConfigError, match=f"promises nothing for {departure}"):
         Controller(Script([]), "countdown", **own | settings)
@@ -265,14 +270,7 @@ def test_what_becomes_of_a_doubtful_answer_counts_where_a_promise_depends_on_it(
     expected = [] if holds else [f"otherwise={applied} instead of answer"]
     assert found.departures(found.rule, 4, otherwise=applied) == expected
     if holds:  # then the answer itself is covered if the promise is about all of them
-        result = Controller(
-            Script([DOUBT] * 4),
-            "countdown",
-            rule=found.rule,
-            max_turns=4,
-            certificate=found,
-            otherwise=applied,
-        ).solve(QUESTION)
+        result = solved(*[DOUBT] * 4, **under(found), otherwise=applied)
         assert result.uncertified == (() if promise == "wrong" else ("it is not accepted",))
 
 

@@ -170,12 +170,10 @@ def test_a_client_that_does_not_read_takes_no_place():
     def long(_, number):
         return SOUND if number > 6 else completion(DOUBT + "x" * 900_000)
 
-    with Scripted(long) as upstream, socket.socket() as connection:
+    with Scripted(long) as upstream:
         server = in_front_of(upstream.url)
-        with serving(server) as url:
-            host, port = url.split("/")[2].split(":")
+        with serving(server) as url, connected(url) as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            connection.connect((host, int(port)))
             body = json.dumps({"messages": [USER]}).encode()
             connection.sendall(f"{HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             assert within(30, lambda: len(upstream.bodies) == 7 and server.running == 0)
@@ -420,22 +418,37 @@ def test_a_port_in_use_is_one_line_before_the_policy_is_loaded(capsys):
     assert f"--port {port}: [Errno" in line
 
 
-def test_a_certificate_for_something_else_is_refused(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("decoding", "options", "departure"),
+    [
+        ({"chat_template_kwargs": {}}, (), "chat_template_kwargs="),
+        (
+            {"max_completion_tokens": [96, 512]},
+            (),
+            "max_completion_tokens=800 instead of [96, 512]",
+        ),
+        ({"fresh_turns": True, "greedy_check": True}, (), "greedy_check=False instead of True"),
+        (
+            {"unsent": []},
+            ("--upstream-fields", '{"temperature": null}'),
+            "unsent=['temperature'] instead of []",
+        ),
+        ({"model_name": "another"}, (), "model_name=m instead of another"),
+    ],
+)
+def test_a_certificate_for_something_else_is_refused(
+    decoding, options, departure, tmp_path, capsys
+):
+    certificate(tmp_path, decoding=decoding)
+    named = ("--certificate", tmp_path / "certificate.json")
+    line = refused(capsys, *SERVE, *HERE.split(), *named, *options)
+    assert f"promises nothing for {departure}" in line
+
+
+def test_a_policys_own_certificate_for_other_weights_is_refused_without_being_named(
+    tmp_path, capsys
+):
     certificate(tmp_path, weights="others", decoding={"chat_template_kwargs": {}})
-    file = tmp_path / "certificate.json"
-    upstream = ["--upstream", "http://h/v1", "--model", "m", "--certificate", file]
-    assert "promises nothing for chat_template_kwargs=" in refused(capsys, *SERVE, *upstream)
-    certificate(tmp_path, decoding={"max_completion_tokens": [96, 512]})  # of several data sets
-    assert "instead of [96, 512]" in refused(capsys, *SERVE, *upstream)
-    certificate(tmp_path, decoding={"fresh_turns": True, "greedy_check": True})
-    line = refused(capsys, *SERVE, *upstream)
-    assert line.endswith("promises nothing for greedy_check=False instead of True")
-    certificate(tmp_path, decoding={"unsent": []})
-    line = refused(capsys, *SERVE, *upstream, "--upstream-fields", '{"temperature": null}')
-    assert "promises nothing for unsent=['temperature'] instead of []" in line
-    certificate(tmp_path, decoding={"model_name": "another"})
-    assert "nothing for model_name=m instead of another" in refused(capsys, *SERVE, *upstream)
-    certificate(tmp_path, weights="others", decoding={"chat_template_kwargs": {}})
-    file.rename(tmp_path / "operating_point.json")  # which is read without being named
+    (tmp_path / "certificate.json").rename(tmp_path / "operating_point.json")
     policy = ["--policy", tmp_path, "--chat-template-kwargs", "{}"]
     assert "the certificate is for other weights" in refused(capsys, *SERVE, *policy)

@@ -12,7 +12,6 @@ from svr_lightning.__main__ import main
 from svr_lightning.cli.main import parser_of
 from svr_lightning.cli.serve import make_server
 from svr_lightning.control.listening import most_connections
-from svr_lightning.control.server import Limits
 from tests.chat_server import SURE, Reply, completion
 from tests.chat_server import ChatServer as Scripted
 from tests.served import ASKED, chat, connected, in_front_of, serving
@@ -92,8 +91,7 @@ def closes_within(connection: socket.socket, seconds: float) -> bool:
 
 
 def test_a_silent_or_half_open_connection_is_closed(upstream):
-    limits = Limits(head_seconds=0.3, idle_seconds=0.6)
-    with serving(in_front_of(upstream.url), limits) as url:
+    with serving(in_front_of(upstream.url, head_seconds=0.3, idle_seconds=0.6)) as url:
         for sent in (b"", b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-A: "):
             with connected(url) as connection:
                 connection.sendall(sent)
@@ -111,7 +109,7 @@ def test_a_silent_or_half_open_connection_is_closed(upstream):
 
 
 def test_the_connection_that_has_waited_longest_makes_room_for_another(upstream):
-    with serving(in_front_of(upstream.url), Limits(connections=3)) as url:
+    with serving(in_front_of(upstream.url, connections=3)) as url:
         silent = [connected(url) for _ in range(3)]
         assert chat(url).status_code == 200
         assert closes_within(silent[0], 10)
@@ -143,7 +141,7 @@ def test_a_slow_reader_gets_its_whole_answer():
     small = httpx.HTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**13)])
     with (
         Scripted(lambda *_: long) as upstream,
-        serving(in_front_of(upstream.url), Limits(idle_seconds=1.0)) as url,
+        serving(in_front_of(upstream.url, idle_seconds=1.0)) as url,
         httpx.Client(transport=small, timeout=60) as client,
         client.stream("POST", f"{url}/chat/completions", json=BODY) as said,
     ):

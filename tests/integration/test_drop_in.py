@@ -7,13 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
-import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import svr_lightning as svr
-from svr_lightning.clients.chat_model import ChatModel
-from svr_lightning.clients.connections import Access
+from svr_lightning.clients.connections import Access, ChatModel
 from svr_lightning.control.backends import Upstream
 from svr_lightning.control.monitoring import REQUESTS
 from svr_lightning.control.protocol import answer_text
@@ -29,8 +27,8 @@ from tests.chat_server import (
     completion,
     doubts_first,
 )
-from tests.core.test_controller import Script, certificate, reply
-from tests.served import ASKED, chat, in_front_of, proxy, serving, started
+from tests.core.test_controller import Script, certificate, reply, solved, under
+from tests.served import ASKED, by_openai, chat, in_front_of, proxy, serving, started
 
 CHECK = "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>"
 
@@ -88,17 +86,8 @@ def test_a_box_around_the_answer_alone_is_for_clients_that_ask_for_it(written, t
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_message_holds_the_answer_or_the_turn(server, request_, content, stream):
-    with (
-        proxy(doubts_first, content=server) as (url, _),
-        openai.OpenAI(base_url=url, api_key="none") as client,
-    ):
-        asked = {"model": "svr", "messages": ASKED}
-        said = client.chat.completions.create(**asked, stream=stream, extra_body=request_)
-        if stream:
-            pieces = [chunk.choices[0].delta.content or "" for chunk in said if chunk.choices]
-            assert "".join(pieces) == content
-        else:
-            assert said.choices[0].message.content == content
+    with proxy(doubts_first, content=server) as (url, _):
+        assert by_openai(url, stream, **request_) == content
 
 
 @contextmanager
@@ -110,7 +99,7 @@ def escalating(first: Any, second: Any, **settings: Any) -> Iterator[tuple[str, 
             access=Access(key="second-secret"),
             name="the second",
         )
-        server = in_front_of(one.url, max_turns=2, stronger=stronger, **settings)
+        server = in_front_of(one.url, stronger=stronger, **{"max_turns": 2, **settings})
         with serving(server) as url:
             yield url, one, two
 
@@ -179,7 +168,7 @@ def test_accepted_answers_alone_are_certified_and_never_reach_the_second_model(t
     def sure_once(_, number):
         return completion(SURE if number == 2 else DOUBT)
 
-    with escalating(sure_once, unsure, rule=found.rule, certificate=found) as (url, _, two):
+    with escalating(sure_once, unsure, **under(found)) as (url, _, two):
         said = chat(url).json()["svr"]
         assert two.bodies == []
         escalated = chat(url).json()["svr"]
@@ -227,26 +216,22 @@ def test_a_controller_escalates_likewise_with_any_client():
     assert second.asked == [[*context, *ASKED]]
     assert result.completion.text == "It is (10/5)*4."
     failing = Script([OSError("gone")])
-    again = Script([reply(DOUBT)] * 2)
-    result = svr.Controller(again, "countdown", max_turns=2, escalate=failing).solve(QUESTION)
+    result = solved(reply(DOUBT), max_turns=1, escalate=failing)
     assert (result.answer, result.escalation.error) == (DOUBTED, "OSError: gone")
 
 
 def test_the_second_models_answer_is_read_as_the_firsts_if_it_is_cut_off():
     begun = reply("<think>So <answer>(10/5)*4</answer>, I think", ended="length")
-    alone = svr.Controller(Script([begun]), "countdown", max_turns=1).solve(QUESTION)
-    controller = svr.Controller(
-        Script([reply(DOUBT)]), "countdown", max_turns=1, escalate=Script([begun])
-    )
-    assert alone.answer == controller.solve(QUESTION).answer == "(10/5)*4"
+    alone = solved(begun, max_turns=1)
+    escalated = solved(reply(DOUBT), max_turns=1, escalate=Script([begun]))
+    assert alone.answer == escalated.answer == "(10/5)*4"
 
 
 def test_a_promise_about_all_answers_does_not_hold_with_a_second_model(tmp_path):
     found = certificate(tmp_path, promises=[{"name": "wrong", "limit": 0.1}], max_turns=2)
-    settings = {"rule": found.rule, "certificate": found}
     with pytest.raises(ConfigError, match="promises nothing for otherwise=escalate instead of"):
-        svr.Controller(Script([]), "countdown", max_turns=2, **settings, escalate=Script([]))
-    with escalating(unsure, unsure, **settings) as (url, *_):
+        svr.Controller(Script([]), "countdown", **under(found), escalate=Script([]))
+    with escalating(unsure, unsure, **under(found)) as (url, *_):
         said = chat(url).json()["svr"]
     assert (said["certificate"], said["uncertified"][0]) == (
         None,

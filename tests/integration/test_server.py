@@ -14,7 +14,7 @@ from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.engines.transformers import TransformersEngine
 from tests.chat_server import DOUBT, QUESTION, SURE, SURE_OF, doubts_first
 from tests.chat_server import ChatServer as Scripted
-from tests.core.test_controller import certificate
+from tests.core.test_controller import certificate, under
 from tests.served import ASKED, Embedded, chat, in_front_of, serving
 
 
@@ -184,8 +184,7 @@ def test_an_answer_names_its_certificate_unless_the_request_departs(
     decoding, fields, uncertified, upstream, tmp_path
 ):
     found = certificate(tmp_path, decoding=decoding)
-    own = {"rule": found.rule, "max_turns": found.max_turns, "certificate": found}
-    with serving(in_front_of(upstream.url, **own)) as url:
+    with serving(in_front_of(upstream.url, **under(found))) as url:
         said = chat(url, **fields).json()["svr"]
     named = None if uncertified else found.id
     assert (said["certificate"], said["uncertified"]) == (named, uncertified)

@@ -11,8 +11,7 @@ import httpx
 import openai
 import pytest
 
-from svr_lightning.clients.chat_model import ChatModel
-from svr_lightning.clients.connections import read_access
+from svr_lightning.clients.connections import Access, ChatModel, read_access
 from svr_lightning.control.backends import Upstream
 from svr_lightning.control.controller import Controller
 from svr_lightning.control.server import ChatServer as Server
@@ -29,7 +28,8 @@ from tests.chat_server import (
     completion,
     turn_of,
 )
-from tests.served import ASKED, chat, in_front_of, proxy, serving
+from tests.core.test_controller import solved
+from tests.served import ASKED, by_openai, chat, content_of, in_front_of, proxy, serving
 
 Messages = list[dict[str, str]]
 
@@ -56,8 +56,7 @@ def test_tokens_that_nobody_counted_are_not_known(usage):
     assert said["usage"] is None
     counts = {"prompt_tokens": None, "completion_tokens": None} | (usage or {})
     assert said["svr"]["turns"][0].items() >= counts.items()
-    asked = iter([json.loads(completion(DOUBT).body), json.loads(answer.body)])
-    result = Controller(lambda *_: next(asked), "countdown").solve(QUESTION)
+    result = solved(*(json.loads(one.body) for one in (completion(DOUBT), answer)))
     known = {"prompt_tokens": 80, "completion_tokens": 40}  # of both turns
     for kind, count in counts.items():
         assert getattr(result, kind) == (known[kind] if count else 0)
@@ -134,20 +133,14 @@ def test_a_controller_takes_a_refused_turn_of_any_client_as_its_end():
 )
 def test_a_controller_says_what_its_client_returned_and_what_it_takes(reply, came):
     with pytest.raises(ValueError, match=came):
-        Controller(lambda *_: reply, "countdown").solve(QUESTION)
-
-
-def by_openai(url, stream):
-    with openai.OpenAI(base_url=url, api_key="none") as client:
-        asked = {"model": "svr", "messages": ASKED, "stream": stream}
-        return joined(client.chat.completions.create(**asked), stream)
+        solved(reply)
 
 
 def by_litellm(url, stream):
     import litellm
 
     asked = {"model": "openai/svr", "api_base": url, "api_key": "none", "max_tokens": 60}
-    return joined(litellm.completion(**asked, messages=ASKED, stream=stream), stream)
+    return content_of(litellm.completion(**asked, messages=ASKED, stream=stream), stream)
 
 
 def by_langchain(url, stream):
@@ -156,12 +149,6 @@ def by_langchain(url, stream):
     model = ChatOpenAI(model="svr", base_url=url, api_key="none")
     pieces = model.stream(QUESTION) if stream else [model.invoke(QUESTION)]
     return "".join(str(piece.content) for piece in pieces)
-
-
-def joined(said, stream):
-    if not stream:
-        return said.choices[0].message.content
-    return "".join(chunk.choices[0].delta.content or "" for chunk in said)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -253,16 +240,17 @@ def test_a_refused_sample_ends_none_of_the_others():
     def answer(_, number):
         return replace({1: refusal, 2: filtered}.get(number, completion(SURE)), delay=number / 5)
 
-    with proxy(answer, **FRESH) as (url, upstream):
-        said = chat(url, temperature=0.8).json()
-        assert len(upstream.bodies) == 3
-    assert (said["svr"]["accepted"], len(said["svr"]["turns"])) == (True, 1)
-    assert said["svr"]["unused"] == {"calls": 1, "prompt_tokens": 40, "completion_tokens": 20}
-    with proxy(lambda *_: refusal, **FRESH) as (url, upstream):
-        said = chat(url, temperature=0.8).json()
-        assert len(upstream.bodies) == 3
-    assert (said["choices"][0]["message"]["refusal"], said["svr"]["turns"]) == ("No.", [])
-    assert said["svr"]["unused"]["calls"] == 3
+    def said_of(answer):
+        with proxy(answer, **FRESH) as (url, upstream):
+            said = chat(url, temperature=0.8).json()
+            assert len(upstream.bodies) == 3
+        return said["choices"][0]["message"], said["svr"]
+
+    _, svr = said_of(answer)
+    assert (svr["accepted"], len(svr["turns"])) == (True, 1)
+    assert svr["unused"] == {"calls": 1, "prompt_tokens": 40, "completion_tokens": 20}
+    message, svr = said_of(lambda *_: refusal)
+    assert (message["refusal"], svr["turns"], svr["unused"]["calls"]) == ("No.", [], 3)
 
 
 def test_a_cancelled_question_cancels_all_of_its_samples():
@@ -315,4 +303,4 @@ def test_certificates_that_cannot_be_read_are_one_line(tmp_path, monkeypatch, co
     with pytest.raises(
         ConfigError, match=r"certificates cannot be used .*unset the wrong one .*SSL_CERT_FILE"
     ):
-        Upstream(ChatModel(base_url="http://h/v1", name="m"))
+        Upstream(ChatModel(base_url="http://h/v1", name="m"), Access())
