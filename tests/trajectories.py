@@ -28,6 +28,7 @@ from typing import Any
 from svr_lightning.analysis import metrics, results, table, voting
 from svr_lightning.analysis.records import SCHEMA_VERSION, SampleRecord
 from svr_lightning.analysis.table import TurnTable
+from svr_lightning.core.stopping import StopRule, rule_as_config
 from tests.commands import write_jsonl
 
 Rows = Sequence[dict[str, Any]]
@@ -136,12 +137,6 @@ def summarize(rows: Rows) -> dict[str, Any]:
     return metrics.measure_all(turn_tables(rows))
 
 
-def write_samples(folder: Path, rows: Rows) -> Path:
-    """Leave the rows as a samples file."""
-    results.write_samples(folder, records_of(rows))
-    return folder / "samples.jsonl"
-
-
 def write_results(
     folder: Path, rows: Rows, config: dict[str, Any], versions: dict[str, Any]
 ) -> dict[str, Any]:
@@ -205,12 +200,19 @@ def same(values: dict[str, Any], expected: dict[str, Any]) -> bool:
 def save(
     folder: Path, records: list[dict[str, Any]], settings: dict[str, Any] | None = None
 ) -> Path:
+    """Leave records as the samples of an evaluation's folder, and settings as its results."""
     folder.mkdir(parents=True, exist_ok=True)
     write_jsonl(folder / "samples.jsonl", records)
     if settings is not None:
         content = {"config": settings, "versions": {"torch": "2.13"}}
         (folder / "results.json").write_text(json.dumps(content), encoding="utf-8")
     return folder
+
+
+def settings_of(rule: StopRule, max_turns: int, *, fresh: bool = False) -> dict[str, Any]:
+    """What a results file says of an evaluation with a stopping rule."""
+    evaluation = {"stop": rule_as_config(rule), "fresh_turns": fresh}
+    return {"model": {"evaluation": evaluation}, "protocol": {"max_turns": max_turns}}
 
 
 def pool(name: str, answers: str, right: str = "a", dataset: str = "toy") -> dict[str, Any]:

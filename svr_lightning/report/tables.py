@@ -30,9 +30,8 @@ class Table:
     rows: Sequence[Sequence[str]]
     titles: Mapping[str, str] = field(default_factory=dict)
     """What abbreviated headings mean."""
-    best: frozenset[tuple[int, int]] = frozenset()
-    """Row and column of the best value of each column that compares; several if they are equal."""
-    second: frozenset[tuple[int, int]] = frozenset()
+    marks: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    """By row and column, which values are ``best`` and ``second`` in the columns that compare."""
 
 
 def all_tables(methods: Sequence[Method]) -> list[Table]:
@@ -72,13 +71,11 @@ def _table(
 ) -> Table:
     """A table of summaries, whose first ``compared`` rows compete."""
     values = [[summary(*column) for column in columns.values()] for _, summary in rows]
-    best: set[tuple[int, int]] = set()
-    second: set[tuple[int, int]] = set()
+    marks = {}
     for place, (_, metric) in enumerate(columns.values()):
         if metric == "accuracy":  # the best and the second-best values are marked
-            ranks = _ranks([row[place] for row in values[:compared]])
-            best |= {(row, place + 1) for row in ranks[0]}
-            second |= {(row, place + 1) for row in ranks[1]}
+            for row, mark in _marks([one[place] for one in values[:compared]]).items():
+                marks[row, place + 1] = mark
     return Table(
         name=name,
         caption=caption,
@@ -88,13 +85,12 @@ def _table(
             for (label, _), row in zip(rows, values, strict=True)
         ],
         titles={head: DEFINITIONS[metric].words for head, (_, metric) in columns.items()},
-        best=frozenset(best),
-        second=frozenset(second),
+        marks=marks,
     )
 
 
-def _ranks(column: Sequence[Value]) -> tuple[list[int], list[int]]:
-    """The places of the best and of the second-best values as printed; none if all are equal."""
+def _marks(column: Sequence[Value]) -> dict[int, str]:
+    """The places of the best and the second-best values as printed; none if all are equal."""
     printed = {
         place: float(DEFINITIONS[value.metric].text(value.mean))
         for place, value in enumerate(column)
@@ -102,9 +98,9 @@ def _ranks(column: Sequence[Value]) -> tuple[list[int], list[int]]:
     }
     levels = sorted(set(printed.values()), reverse=True)
     if len(levels) < 2:
-        return [], []
-    first, second = ([p for p, value in printed.items() if value == levels[k]] for k in (0, 1))
-    return first, second
+        return {}
+    mark = dict(zip(levels, ("best", "second"), strict=False))
+    return {place: mark[value] for place, value in printed.items() if value in mark}
 
 
 def _rows(methods: Iterable[Method]) -> Rows:

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 
 from svr_lightning.__main__ import main
-from svr_lightning.analysis.operating_point import Certificate, read_operating_point
+from svr_lightning.analysis.operating_point import read_operating_point
 from svr_lightning.core.stopping import (
     Confident,
     FixedTurns,
     RepeatedAnswer,
-    StopRule,
     rule_as_config,
 )
 from tests.commands import read_json, refused, screen
-from tests.trajectories import record, write_results, write_samples
+from tests.trajectories import record, save, settings_of
 
 
 def problems(dataset: str = "toy", size: int = 300) -> list[dict[str, Any]]:
@@ -32,8 +31,8 @@ def problems(dataset: str = "toy", size: int = 300) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def samples(tmp_path) -> Path:
-    return write_samples(tmp_path, problems())
+def recording(tmp_path) -> Path:
+    return save(tmp_path, problems())
 
 
 @pytest.fixture
@@ -42,46 +41,44 @@ def policy(tmp_path) -> Path:
     return tmp_path / "policy"
 
 
-def command(samples: Path, *arguments: str, max_pse: str = "0.10") -> list[str]:
+def command(recording: Path, *arguments: str, max_pse: str = "0.10") -> list[str]:
     promise = ["--max-pse", max_pse] if max_pse else []
-    words = ["certify", str(samples.parent), *promise, "--max-turns", "3"]
+    words = ["certify", str(recording), *promise, "--max-turns", "3"]
     if not {"--calibrate-on", "--check-last"} & {*arguments}:
         words += ["--calibrate-on", "1"]
     return [*words, *arguments]
 
 
-def certify(samples: Path, *arguments: str, max_pse: str = "0.10") -> int:
-    return main(command(samples, *arguments, max_pse=max_pse))
+def certify(recording: Path, *arguments: str, max_pse: str = "0.10") -> int:
+    return main(command(recording, *arguments, max_pse=max_pse))
 
 
-def certificate_of(samples: Path) -> Path:
-    return samples.parent / "certify" / "certificate.json"
+def certificate_of(recording: Path) -> Path:
+    return recording / "certify" / "certificate.json"
 
 
-def check(samples: Path, folder: Path, *arguments: str) -> int:
-    """The certificate of ``samples``, checked on a folder's."""
-    return main(["certify", "--check", str(certificate_of(samples)), str(folder), *arguments])
+def check(recording: Path, folder: Path, *arguments: str) -> int:
+    """The certificate of ``recording``, checked on a folder's."""
+    return main(["certify", "--check", str(certificate_of(recording)), str(folder), *arguments])
 
 
-def found(samples: Path) -> dict[str, Any]:
-    return dict(read_json(certificate_of(samples)))
+def found(recording: Path) -> dict[str, Any]:
+    return dict(read_json(certificate_of(recording)))
 
 
-def by_threshold(samples: Path) -> dict[float, dict[str, Any]]:
-    return {row["threshold"]: row for row in found(samples)["candidates"]}
+def by_threshold(recording: Path) -> dict[float, dict[str, Any]]:
+    return {row["threshold"]: row for row in found(recording)["candidates"]}
 
 
 def test_the_cheapest_threshold_that_keeps_the_promise_is_written_where_predict_reads_it(
-    samples, policy, capsys
+    recording, policy, capsys
 ):
-    assert certify(samples, "--write", str(policy)) == 0
+    assert certify(recording, "--write", str(policy)) == 0
     # .75 to .99 return the same answers; of equals the strictest is taken.
-    content = found(samples)
+    content = found(recording)
     chosen = content["certified"]
     assert (chosen["rates"]["pse"], chosen["rates"]["wrong"], chosen["threshold"]) == (0, 0, 0.99)
-    own = read_operating_point(policy)
-    assert isinstance(own, Certificate)
-    assert own.rule == Confident(threshold=0.99)
+    assert read_operating_point(policy).rule == Confident(threshold=0.99)
     written = read_json(policy / "operating_point.json")
     assert written == content
     assert content["promises"] == [{"name": "pse", "limit": 0.1, "bound": 1.0}]
@@ -89,7 +86,7 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written_where_predict_
     assert content["rule"] == rule_as_config(Confident())
     assert content["data"]["datasets"] == {"toy": 300}
     assert (content["schema_version"], len(content["data"]["sha256"])) == (3, 64)
-    rows = by_threshold(samples)
+    rows = by_threshold(recording)
     assert (rows[0.65]["rates"]["pse"], rows[0.65]["certified"]) == (0.2, False)
     assert rows[0.5]["rates"]["pse"] == pytest.approx(0.3)
     assert content["measured"] is None  # every problem calibrated
@@ -103,8 +100,8 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written_where_predict_
     assert f", {policy}/operating_point.json\n" in shown  # a path is not broken
 
 
-def test_a_promise_that_no_threshold_keeps_is_not_certified(samples, policy, capsys):
-    assert certify(samples, "--thresholds", "0.6", "0.7", "--write", str(policy)) == 1
+def test_a_promise_that_no_threshold_keeps_is_not_certified(recording, policy, capsys):
+    assert certify(recording, "--thresholds", "0.6", "0.7", "--write", str(policy)) == 1
     assert read_operating_point(policy) is None
     said = screen(capsys)
     assert "no threshold can keep the promise: pse at most 0.1" in said
@@ -113,36 +110,29 @@ def test_a_promise_that_no_threshold_keeps_is_not_certified(samples, policy, cap
     assert "Ask for several promises in one command: one by one, more of them fail" in said
     assert "--calibrate-on 1" not in said  # as it was
     assert "The file is no certificate: " in said
-    line = refused(capsys, "certify", "--check", certificate_of(samples), samples.parent)
+    line = refused(capsys, "certify", "--check", certificate_of(recording), recording)
     assert "is not a certificate of a threshold (the file: nothing is certified there)" in line
-    assert certify(samples, "--thresholds", "0.6", "--calibrate-on", "0.5") == 1
+    assert certify(recording, "--thresholds", "0.6", "--calibrate-on", "0.5") == 1
     said = screen(capsys)
     assert "keeps none for a check. A threshold picked" in said  # one threshold is fewest
 
 
-def test_every_promise_has_to_hold(samples):
+def test_every_promise_has_to_hold(recording):
     bound = ("--token-bound", "1000")
     # One turn of 110 tokens; at .75 to .99 three problems in ten take a second one, of 210.
-    assert certify(samples, "--max-tokens", "220", *bound, "--min-accuracy", "0.95") == 0
-    assert [one["limit"] for one in found(samples)["promises"]] == [0.1, 0.05, 220]
-    assert certify(samples, "--max-tokens", "120", *bound) == 1
-    row = by_threshold(samples)[1.0]  # stops nowhere: PSE 0, 630 tokens
+    assert certify(recording, "--max-tokens", "220", *bound, "--min-accuracy", "0.95") == 0
+    assert [one["limit"] for one in found(recording)["promises"]] == [0.1, 0.05, 220]
+    assert certify(recording, "--max-tokens", "120", *bound) == 1
+    row = by_threshold(recording)[1.0]  # stops nowhere: PSE 0, 630 tokens
     assert row["p_values"]["tokens"] > row["level"] > row["p_values"]["pse"]
 
 
-def test_accepted_answers_have_a_promise_of_their_own(samples):
-    assert certify(samples, "--max-wrong-accepted", "0.05", max_pse="") == 0
-    assert found(samples)["certified"]["rates"]["wrong_accepted"] == 0.0
+def test_accepted_answers_have_a_promise_of_their_own(recording):
+    assert certify(recording, "--max-wrong-accepted", "0.05", max_pse="") == 0
+    assert found(recording)["certified"]["rates"]["wrong_accepted"] == 0.0
     lax = ("--thresholds", "0.7")  # accepted on the first turn, 60 of 300 wrongly
-    assert certify(samples, "--max-wrong-accepted", "0.15", *lax, max_pse="") == 1
-    assert certify(samples, "--max-wrong-accepted", "0.25", *lax, max_pse="") == 0
-
-
-def with_rule(folder: Path, rows: list[dict[str, Any]], rule: StopRule, turns: int) -> Path:
-    """An evaluation of every turn, whose results quote a stopping rule."""
-    evaluation = {"model": {"evaluation": {"stop": rule_as_config(rule)}}}
-    write_results(folder, rows, {**evaluation, "protocol": {"max_turns": turns}}, {})
-    return folder / "samples.jsonl"
+    assert certify(recording, "--max-wrong-accepted", "0.15", *lax, max_pse="") == 1
+    assert certify(recording, "--max-wrong-accepted", "0.25", *lax, max_pse="") == 0
 
 
 @pytest.mark.parametrize(
@@ -159,17 +149,15 @@ def test_the_rule_of_the_recording_is_certified_and_one_that_cannot_be_changes_n
     rows = [record(f"p{k}", *[(True, verdict, 0.9, 10)] * 3) for k in range(300)]
     for turn in (turn for row in rows for turn in row["turns"]):
         turn["answer_logprob"] = -0.01
-    samples = with_rule(tmp_path / "own", rows, rule, 3)
+    recording = save(tmp_path / "own", rows, settings_of(rule, 3))
     grid = ("--thresholds", str(threshold))
-    assert certify(samples, *grid, "--write", str(policy)) == 0
-    own = read_operating_point(policy)
-    assert isinstance(own, Certificate)
-    assert own.rule == replace(rule, threshold=threshold)
-    assert found(samples)["certified"]["rates"]["accepted"] == 1.0
+    assert certify(recording, *grid, "--write", str(policy)) == 0
+    assert read_operating_point(policy).rule == replace(rule, threshold=threshold)
+    assert found(recording)["certified"]["rates"]["accepted"] == 1.0
     before = (policy / "operating_point.json").read_bytes()
-    fixed = command(with_rule(tmp_path / "fixed", rows, FixedTurns(), 3), "--write", str(policy))
+    fixed = save(tmp_path / "fixed", rows, settings_of(FixedTurns(), 3))
     assert "the stopping rule, 1 turn, has no threshold; name one that has" in refused(
-        capsys, *fixed
+        capsys, *command(fixed, "--write", str(policy))
     )
     assert (policy / "operating_point.json").read_bytes() == before
 
@@ -179,17 +167,15 @@ def test_a_number_of_equal_answers_is_certified_without_any_confidence(tmp_path,
     rows = [record(f"p{k}", *[(k % 10 > 2, None, None, 10)] * 3) for k in range(300)]
     for k, row in enumerate(rows):
         row["turns"][2]["answer_group"] = 2 if k % 10 < 3 else 1
-    samples = write_samples(tmp_path, rows)
+    recording = save(tmp_path, rows)
     words = ("--stop", "RepeatedAnswer", "--max-wrong-accepted", "0.1", "--write", str(policy))
-    assert certify(samples, *words, max_pse="") == 0
-    assert {t: row["rates"]["accepted"] for t, row in by_threshold(samples).items()} == {
+    assert certify(recording, *words, max_pse="") == 0
+    assert {t: row["rates"]["accepted"] for t, row in by_threshold(recording).items()} == {
         2.0: 1.0,
         3.0: 0.7,
     }
-    own = read_operating_point(policy)
-    assert own is not None
-    assert own.rule == RepeatedAnswer(times=3)
-    assert check(samples, tmp_path) == 0
+    assert read_operating_point(policy).rule == RepeatedAnswer(times=3)
+    assert check(recording, tmp_path) == 0
 
 
 @pytest.mark.parametrize(
@@ -200,14 +186,18 @@ def test_a_number_of_equal_answers_is_certified_without_any_confidence(tmp_path,
         ("Posterior --thresholds 1", "threshold=1.0 must be below 1"),
     ],
 )
-def test_a_rule_or_threshold_that_cannot_be_certified_is_one_line(rule, said, samples, capsys):
-    assert said in refused(capsys, *command(samples, "--stop", *rule.split()))
+def test_a_rule_or_threshold_that_cannot_be_certified_is_one_line(rule, said, recording, capsys):
+    assert said in refused(capsys, *command(recording, "--stop", *rule.split()))
 
 
-def test_the_choice_is_measured_on_problems_that_had_no_part_in_it(samples, capsys):
-    assert certify(samples, "--calibrate-on", "0.6") == 0
-    assert found(samples)["data"]["datasets"] == {"toy": 180}
-    assert found(samples)["measured"]["pse"] == {"limit": 0.1, "rate": 0.0, "p_value_if_kept": 1.0}
+def test_the_choice_is_measured_on_problems_that_had_no_part_in_it(recording, capsys):
+    assert certify(recording, "--calibrate-on", "0.6") == 0
+    assert found(recording)["data"]["datasets"] == {"toy": 180}
+    assert found(recording)["measured"]["pse"] == {
+        "limit": 0.1,
+        "rate": 0.0,
+        "p_value_if_kept": 1.0,
+    }
     shown = screen(capsys)
     assert "measured on problems drawn at random, which had no part in the choice" in shown
     assert "here, 120 problems" in shown
@@ -216,60 +206,58 @@ def test_the_choice_is_measured_on_problems_that_had_no_part_in_it(samples, caps
 def test_variants_of_one_problem_are_one_observation_on_one_side(tmp_path, capsys):
     rows = problems(size=100)
     twins = [{**row, "id": f"{row['id']}-{k}", "cluster": row["id"]} for row in rows for k in "ab"]
-    samples = write_samples(tmp_path, twins)
-    assert certify(samples, "--thresholds", "0.99", max_pse="0.2") == 0
-    assert found(samples)["data"]["clusters"] == 100
+    recording = save(tmp_path, twins)
+    assert certify(recording, "--thresholds", "0.99", max_pse="0.2") == 0
+    assert found(recording)["data"]["clusters"] == 100
     shown = capsys.readouterr().out
     assert "calibration: 200 problems (100 without variants), T_max = 3" in shown
-    assert certify(samples, "--thresholds", "0.99", "--calibrate-on", "0.5", max_pse="0.2") == 0
-    assert found(samples)["data"]["datasets"] == {"toy": 100}
-    assert found(samples)["data"]["clusters"] == 50
+    assert certify(recording, "--thresholds", "0.99", "--calibrate-on", "0.5", max_pse="0.2") == 0
+    assert found(recording)["data"]["datasets"] == {"toy": 100}
+    assert found(recording)["data"]["clusters"] == 50
 
 
-def test_a_certificate_is_checked_on_new_problems(samples, tmp_path, capsys):
-    assert certify(samples) == 0
-    new = tmp_path / "new"
-    write_samples(new, problems("new", 100))
-    assert check(samples, new) == 0
+def test_a_certificate_is_checked_on_new_problems(recording, tmp_path, capsys):
+    assert certify(recording) == 0
+    new = save(tmp_path / "new", problems("new", 100))
+    assert check(recording, new) == 0
     assert "no promise is shown to be broken" in screen(capsys)
     worse = [
         record(f"w{k}", (k % 4 > 0, "C", 0.99, 10), *[(True, "C", 1.0, 1)] * 2) for k in range(99)
     ]
-    write_samples(new, worse)
-    assert check(samples, new) == 1
+    save(new, worse)
+    assert check(recording, new) == 1
     assert "no longer kept: pse" in screen(capsys)
     line = refused(capsys, "certify", "--check", "nowhere.json", new)
     assert "nowhere.json: no such file" in line
 
 
-def test_a_recording_of_other_settings_is_not_compared(samples, tmp_path, capsys):
-    for folder, temperature in ((samples.parent, 0.0), (tmp_path / "hot", 0.6)):
+def test_a_recording_of_other_settings_is_not_compared(recording, tmp_path, capsys):
+    for folder, temperature in ((recording, 0.0), (tmp_path / "hot", 0.6)):
         config = {"model": {"evaluation": {"temperature": temperature}}}
-        write_results(folder, problems(), config, {})
-    assert certify(samples) == 0
-    line = refused(capsys, "certify", "--check", certificate_of(samples), tmp_path / "hot")
+        save(folder, problems(), config)
+    assert certify(recording) == 0
+    line = refused(capsys, "certify", "--check", certificate_of(recording), tmp_path / "hot")
     assert "recorded with temperature=0.6 instead of 0.0" in line
 
 
 def test_a_check_of_another_policy_says_so_and_of_another_servers_model_is_none(
-    samples, tmp_path, capsys
+    recording, tmp_path, capsys
 ):
     def evaluated(folder, **model):
-        rows = problems(folder.name, 100)
-        write_results(folder, rows, {"model": {"evaluation": {"temperature": 0.0}, **model}}, {})
-        return folder
+        settings = {"model": {"evaluation": {"temperature": 0.0}, **model}}
+        return save(folder, problems(folder.name, 100), settings)
 
-    evaluated(samples.parent, policy={"path": "a"})
-    assert certify(samples) == 0
-    assert check(samples, evaluated(tmp_path / "new", policy={"path": "b"})) == 0
+    evaluated(recording, policy={"path": "a"})
+    assert certify(recording) == 0
+    assert check(recording, evaluated(tmp_path / "new", policy={"path": "b"})) == 0
     assert "note: recorded with the policy b, and certified with a" in screen(capsys)
-    assert check(samples, evaluated(tmp_path / "same", policy={"path": "a"})) == 0
+    assert check(recording, evaluated(tmp_path / "same", policy={"path": "a"})) == 0
     assert "note: " not in screen(capsys)
     first, other = ({"engine": {"init_args": {"model_name": name}}} for name in ("m", "n"))
-    evaluated(samples.parent, **first)
-    assert certify(samples) == 0
+    evaluated(recording, **first)
+    assert certify(recording) == 0
     new = evaluated(tmp_path / "other", **other)
-    line = refused(capsys, "certify", "--check", certificate_of(samples), new)
+    line = refused(capsys, "certify", "--check", certificate_of(recording), new)
     assert "recorded with model_name=n instead of m" in line
 
 
@@ -311,9 +299,9 @@ def test_the_plan_says_how_many_labels_a_promise_needs(capsys):
         ("--calibrate-on 0.5 --check-last 0.2", "give one of --calibrate-on and"),
     ],
 )
-def test_a_wrong_promise_or_option_is_one_line(arguments, said, samples, capsys):
+def test_a_wrong_promise_or_option_is_one_line(arguments, said, recording, capsys):
     max_pse = "" if not arguments else "0.10"
-    assert said in refused(capsys, *command(samples, *arguments.split(), max_pse=max_pse))
+    assert said in refused(capsys, *command(recording, *arguments.split(), max_pse=max_pse))
 
 
 CHECK = ("--check", "certificate.json", "eval")
@@ -336,13 +324,6 @@ def test_check_and_plan_refuse_what_they_do_not_use(capsys, mode, extra):
     assert f"{mode[0]} does not use {words[0]}; leave it out" in line
 
 
-def test_problems_that_a_certificate_was_calibrated_on_are_no_check_of_it(samples, capsys):
-    assert certify(samples) == 0
-    assert check(samples, samples.parent) == 0
-    said = screen(capsys)
-    assert "was calibrated on 300 of 300 problems; check on new problems, since these" in said
-
-
 def with_questions(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**row, "question": f"What is {row['id']}?"} for row in rows]
 
@@ -350,8 +331,8 @@ def with_questions(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_a_check_leaves_out_the_calibrations_problems_whatever_their_name_and_their_variants(
     tmp_path, capsys
 ):
-    samples = write_samples(tmp_path, with_questions(problems()))
-    assert certify(samples, "--calibrate-on", "0.6") == 0
+    recording = save(tmp_path, with_questions(problems()))
+    assert certify(recording, "--calibrate-on", "0.6") == 0
     renamed = [
         {
             **row,
@@ -363,26 +344,25 @@ def test_a_check_leaves_out_the_calibrations_problems_whatever_their_name_and_th
         for row in with_questions(problems())
         for answer in "ab"
     ]
-    write_samples(tmp_path / "renamed", renamed)
     capsys.readouterr()
-    assert check(samples, tmp_path / "renamed") == 0
+    assert check(recording, save(tmp_path / "renamed", renamed)) == 0
     shown = screen(capsys)
     assert "was calibrated on 180 of 600 problems; they are left out" in shown
     assert "here, 240 problems" in shown
 
 
-def test_a_check_divides_its_level_among_the_promises(samples, tmp_path, capsys):
+def test_a_check_divides_its_level_among_the_promises(recording, tmp_path, capsys):
     """With 60 problems and 10 wrong at a limit of .1, P(Bin(60, .1) >= 10) is .073: below .1, and
     above .05."""
-    assert certify(samples, "--max-wrong-accepted", "0.3", "--thresholds", "0.99") == 0
+    assert certify(recording, "--max-wrong-accepted", "0.3", "--thresholds", "0.99") == 0
     right = (True, "C", 0.99, 10)
     rows = [
         record(f"w{k}", (k >= 10, "C", 0.99, 10), right, right, dataset="new") for k in range(60)
     ]
-    write_samples(tmp_path / "new", with_questions(rows))
-    assert check(samples, tmp_path / "new") == 0
+    save(tmp_path / "new", with_questions(rows))
+    assert check(recording, tmp_path / "new") == 0
     assert "0.0731" in screen(capsys)
-    assert check(samples, tmp_path / "new", "--confidence", "0.8") == 1
+    assert check(recording, tmp_path / "new", "--confidence", "0.8") == 1
     assert "no longer kept: pse, with confidence 0.8" in screen(capsys)
 
 
@@ -392,14 +372,14 @@ def test_errors_that_grow_with_time_show_in_the_last_problems_alone(tmp_path, po
     rows = [
         record(f"p{k}", (k < 200 or k % 5 > 1, "C", 0.99, 10), later, later) for k in range(300)
     ]
-    samples = write_samples(tmp_path, with_questions(rows))
+    recording = save(tmp_path, with_questions(rows))
     assert (
-        certify(samples, "--calibrate-on", "0.5", max_pse="0.25") == 0
+        certify(recording, "--calibrate-on", "0.5", max_pse="0.25") == 0
     )  # a mixture, on both sides
-    assert certify(samples, "--check-last", "0.25", "--write", str(policy), max_pse="0.25") == 1
-    assert found(samples)["data"]["datasets"] == {"toy": 225}
-    assert found(samples)["measured"]["pse"]["rate"] == 0.4
-    assert found(samples)["certified"] is None  # nor does any other command take it
+    assert certify(recording, "--check-last", "0.25", "--write", str(policy), max_pse="0.25") == 1
+    assert found(recording)["data"]["datasets"] == {"toy": 225}
+    assert found(recording)["measured"]["pse"]["rate"] == 0.4
+    assert found(recording)["certified"] is None  # nor does any other command take it
     assert read_operating_point(policy) is None
     assert "note: broken there: pse. Nothing is certified" in screen(capsys)
 
@@ -408,7 +388,7 @@ def test_a_data_set_on_which_the_rule_fails_is_named(tmp_path, capsys):
     right, wrong = (True, "C", 0.9, 1), (False, "C", 0.9, 1)
     easy = [record(f"g{k}", right, right, dataset="easy") for k in range(270)]
     hard = [record(f"b{k}", wrong, wrong, dataset="hard") for k in range(10)]
-    samples = write_samples(tmp_path, with_questions([*easy, *hard]))
+    recording = save(tmp_path, with_questions([*easy, *hard]))
     command = ["certify", str(tmp_path), "--calibrate-on", "1", "--max-wrong-accepted", "0.1"]
     assert main(command) == 0
     shown = screen(capsys)
@@ -417,8 +397,10 @@ def test_a_data_set_on_which_the_rule_fails_is_named(tmp_path, capsys):
         in shown
     )
     assert "easy alone" not in shown
-    assert check(samples, tmp_path) == 0
-    assert "note: wrong_accepted at most 0.1 holds for all data sets mixed, but" in screen(capsys)
+    assert check(recording, tmp_path) == 0
+    shown = screen(capsys)
+    assert "note: wrong_accepted at most 0.1 holds for all data sets mixed, but" in shown
+    assert "was calibrated on 280 of 280 problems; check on new problems, since these" in shown
 
 
 def test_a_log_whose_program_stopped_by_itself_is_told_what_it_lacks(tmp_path, capsys):

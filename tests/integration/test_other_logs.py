@@ -15,7 +15,7 @@ from svr_lightning.analysis.logs import read_recording
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.errors import ConfigError
 from tests.commands import read_json, refused, screen, write_jsonl
-from tests.trajectories import adaptive, write_samples
+from tests.trajectories import adaptive, save
 
 NAMES = ["--columns", "id=question", "confidence=p", "correct=y"]
 PLAIN = {"id": 1, "confidence": 0.5, "correct": 1}
@@ -369,8 +369,9 @@ def test_rows_that_a_quote_may_have_swallowed_are_counted(tmp_path):
 
 
 def test_the_packages_own_samples_are_no_log(tmp_path):
-    samples = write_samples(tmp_path / "eval", adaptive())
-    by_folder, by_file = read_recording(samples.parent), read_recording(samples)
+    folder = save(tmp_path / "eval", adaptive())
+    samples = folder / "samples.jsonl"
+    by_folder, by_file = read_recording(folder), read_recording(samples)
     records = list(by_folder.records)
     assert list(by_file.records) == records
     assert not by_file.is_log
@@ -396,7 +397,7 @@ def test_a_name_of_nothing_is_said_to_be_one(tmp_path, capsys, given, said):
 def test_columns_and_a_fault_of_a_file_of_samples_are_refused_in_one_line_that_names_it_once(
     tmp_path,
 ):
-    samples = write_samples(tmp_path, adaptive())
+    samples = save(tmp_path, adaptive()) / "samples.jsonl"
     with pytest.raises(ConfigError, match=r"samples\.jsonl:1: this is no log but a sample; leave"):
         read_recording(samples, ["id=question"])
     samples.write_text(samples.read_text().replace('"CORRECT"', '"maybe"', 1))

@@ -7,9 +7,9 @@ import tracemalloc
 import pytest
 
 from svr_lightning.__main__ import main
-from svr_lightning.core.stopping import Confident, Majority, rule_as_config
+from svr_lightning.core.stopping import Confident, Majority
 from tests.commands import read_json, refused
-from tests.trajectories import adaptive, pool, record, save, turn, uncensored
+from tests.trajectories import adaptive, pool, record, save, settings_of, turn, uncensored
 
 
 def shown_by(capsys, *arguments: object) -> str:
@@ -45,8 +45,7 @@ def test_the_operating_point_is_the_rule_that_the_run_had(tmp_path, capsys):
         (Confident(threshold=0.8, needs_correct=False), "confidence >= 0.8"),
         (Majority(), "the majority is settled"),
     ):
-        stop = {"model": {"evaluation": {"stop": rule_as_config(rule)}}}
-        save(tmp_path, rows, stop | {"protocol": {"privileged": True}})
+        save(tmp_path, rows, settings_of(rule, 3) | {"protocol": {"privileged": True}})
         shown = shown_by(capsys, tmp_path)
         assert f"the run's rule: {words}" in shown
         assert "privileged: labels in prompts" in shown
@@ -107,13 +106,10 @@ def test_recordings_that_cannot_be_used_are_named(tmp_path, capsys):
         assert len(line) < 2000
 
 
-FRESH = {"model": {"evaluation": {"fresh_turns": True}}}
-
-
 def test_fresh_turns_vote_and_every_number_is_written(tmp_path, capsys):
     hostile = "[red]\x1b[31m\n" + "long" * 5
     rows = [pool("x", "aab", dataset="math500"), pool("y", "bba", dataset=hostile)]
-    shown = shown_by(capsys, save(tmp_path, rows, FRESH))
+    shown = shown_by(capsys, save(tmp_path, rows, settings_of(Confident(), 3, fresh=True)))
     assert "\x1b[31m" not in shown
     assert max(map(len, shown.splitlines()[:-1])) <= 80
     found = read_json(tmp_path / "replay" / "replay.json")

@@ -12,7 +12,7 @@ import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.analysis.metrics import measure
-from svr_lightning.core.stopping import Confident, RepeatedAnswer, StopRule, rule_as_config
+from svr_lightning.core.stopping import Confident, RepeatedAnswer
 from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import all_figures, frontier_numbers
 from svr_lightning.report.formats import POLICY, page, tables_text
@@ -26,6 +26,7 @@ from tests.trajectories import (
     pool,
     record,
     save,
+    settings_of,
     turn_tables,
     uncensored,
 )
@@ -52,6 +53,11 @@ def config(seed: int) -> dict[str, Any]:
     return {"seed_everything": seed, "model": {"evaluation": {"max_turns": 3}}}
 
 
+def uncensored_in(*datasets: str) -> list[dict[str, Any]]:
+    """The six trajectories in each data set."""
+    return [{**row, "dataset": name} for name in datasets for row in uncensored()]
+
+
 def method_of(folder: Path, *names: str) -> Method:
     """The method whose evaluations are in ``folder``."""
     (method,) = read_methods([f"m={folder / name}" for name in names])
@@ -60,8 +66,7 @@ def method_of(folder: Path, *names: str) -> Method:
 
 def test_the_same_name_is_another_data_set_or_another_seed(tmp_path):
     for name, dataset in (("a", "gsm8k"), ("b", "math500"), ("c", "gsm8k"), ("d", "math500")):
-        rows = [{**row, "dataset": dataset} for row in uncensored()]
-        save(tmp_path / name, rows, config(ord(name)))
+        save(tmp_path / name, uncensored_in(dataset), config(ord(name)))
     method = method_of(tmp_path, *"abcd")
     assert [list(run.tables) for run in method.runs] == [["gsm8k", "math500"]] * 2
     (table,) = [t for t in all_tables([method]) if t.name == "main_results"]
@@ -69,7 +74,7 @@ def test_the_same_name_is_another_data_set_or_another_seed(tmp_path):
     assert table.head == ("Method", "GSM8K", "MATH500", "All-2")
     assert [run.seed for run in method.runs] == ["97", "99"]
     # Evaluations may share a seed, whatever those of the trainings were.
-    save(tmp_path / "e", rows[:3], config(ord("d")))
+    save(tmp_path / "e", uncensored_in("math500")[:3], config(ord("d")))
     method = method_of(tmp_path, *"de")
     assert [run.seed for run in method.runs] == ["#1", "#2"]
     # Right at turns 1 to 3: 2, 3 and 2 of the six; 1, 2 and 1 of a, b and c.
@@ -127,12 +132,6 @@ def test_a_rule_of_another_package_is_neither_imported_nor_replayed(tmp_path):
     assert run.rule_text == "mine.rules.Majority and at most 3 turns"
 
 
-def settings_of(rule: StopRule, max_turns: int, *, fresh: bool = False) -> dict[str, Any]:
-    """What a results file says of an evaluation with a stopping rule."""
-    evaluation = {"stop": rule_as_config(rule), "fresh_turns": fresh}
-    return {"model": {"evaluation": evaluation}, "protocol": {"max_turns": max_turns}}
-
-
 def test_every_source_of_a_method_is_ended_by_its_own_rule_and_its_own_limit(tmp_path):
     """One part by confidence with T_max = 2, one by repetition with T_max = 3."""
     sure = record("x", (True, "C", 0.9, 10), (False, "C", 0.9, 10), dataset="gsm8k")
@@ -181,8 +180,7 @@ def test_votes_are_means_over_seeds(tmp_path):
     method = method_of(tmp_path, "one", "two")
     table = majority_vote([method])
     assert table.rows == [["m Maj@3", "0.500 ± 0.707", "360 ± 0"]]
-    refined = [{**row, "dataset": "refined"} for row in uncensored()]
-    save(tmp_path / "refined", refined, settings_of(Confident(), 3))
+    save(tmp_path / "refined", uncensored_in("refined"), settings_of(Confident(), 3))
     mixed = method_of(tmp_path, "one", "refined")
     assert mixed.votes == {}  # turns that refine each other do not vote
     assert method.budgets == mixed.budgets == []  # and the last of fresh ones is no budget
@@ -191,10 +189,9 @@ def test_votes_are_means_over_seeds(tmp_path):
 def test_tables_are_latex_with_the_rows_that_the_runs_allow(tmp_path):
     sets = ("gsm8k", "math500")
     for seed in "ab":
-        rows = [{**row, "dataset": name} for name in sets for row in uncensored()]
-        save(tmp_path / seed, rows, config(ord(seed)))
+        save(tmp_path / seed, uncensored_in(*sets), config(ord(seed)))
     arguments = [f"{NAME}={tmp_path / 'a'}", f"{NAME}={tmp_path / 'b'}", f"b={tmp_path / 'b'}"]
-    fresh = {"model": {"evaluation": {"fresh_turns": True}}}
+    fresh = settings_of(Confident(), 3, fresh=True)
     save(tmp_path / "pool", [pool("x", "aba", dataset=name) for name in sets], fresh)
     methods = read_methods([*arguments, f"GRPO={tmp_path / 'pool'}"])
     tables = all_tables(methods)
@@ -222,8 +219,7 @@ def test_tables_are_latex_with_the_rows_that_the_runs_allow(tmp_path):
 
 
 def test_the_papers_sweeps_are_tables_by_data_set_with_marks(tmp_path):
-    rows = [{**row, "dataset": name} for name in ("gsm8k", "math500") for row in uncensored()]
-    path = save(tmp_path / "run", rows, config(42))
+    path = save(tmp_path / "run", uncensored_in("gsm8k", "math500"), config(42))
     found = {table.name: table for table in all_tables(read_methods([f"SVR={path}"]))}
     budgets = found["fixed_budget_sweep_1"]
     assert budgets.head == ("Budget", "GSM8K", "MATH500", "All-2")
@@ -235,8 +231,8 @@ def test_the_papers_sweeps_are_tables_by_data_set_with_marks(tmp_path):
         ["Adaptive", "0.500"],
     ]
     # The adaptive row does not compete; K=1 and K=3 share the second place.
-    assert budgets.best == {(1, column) for column in (1, 2, 3)}
-    assert budgets.second == {(row, column) for row in (0, 2) for column in (1, 2, 3)}
+    ranks = enumerate(("second", "best", "second"))
+    assert budgets.marks == {(row, column): rank for row, rank in ranks for column in (1, 2, 3)}
     accuracy = found["confidence_threshold_accuracy_1"]
     assert accuracy.head == ("\u03b3", "GSM8K", "MATH500", "All-2")
     # At .80 a, c, d, e are right, from .85 on a, c, d; at .95 a again, and b at turn 2, and d.
@@ -296,7 +292,7 @@ def test_the_best_of_a_column_is_bold_and_the_second_underlined_in_every_form(tm
     methods = read_methods([str(tmp_path / name) for name in shares])
     tables = all_tables(methods)
     main = tables[0]
-    assert (main.best, main.second) == ({(0, 1)}, {(1, 1), (3, 1)})
+    assert main.marks == {(0, 1): "best", (1, 1): "second", (3, 1): "second"}
     tex, md = (tables_text([main], form) for form in ("tex", "md"))
     assert r"first & \textbf{1.000} \\" in tex
     assert r"also second & \underline{0.667} \\" in tex
@@ -310,7 +306,7 @@ def test_the_best_of_a_column_is_bold_and_the_second_underlined_in_every_form(tm
     assert html.count('<td class="second">0.667</td>') == 2
     # One row, or equal ones, have no best.
     (alone, *_) = all_tables(methods[:1])
-    assert not alone.best | alone.second
+    assert not alone.marks
 
 
 def test_a_table_keeps_names_in_any_script_and_its_rows_apart():
