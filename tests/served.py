@@ -13,7 +13,8 @@ import httpx
 import openai
 
 from svr_lightning.analysis.records import SampleRecord
-from svr_lightning.clients.connections import Access, ChatModel
+from svr_lightning.clients.chat_model import ChatModel
+from svr_lightning.clients.connections import Access
 from svr_lightning.control.backends import EngineBackend, Upstream
 from svr_lightning.control.controller import Controller
 from svr_lightning.control.listening import Listener, bound

@@ -23,14 +23,8 @@ from svr_lightning.analysis.operating_point import (
     unsent,
 )
 from svr_lightning.cli.values import HELP_OF_RULE, json_object, stop_rule
-from svr_lightning.clients.connections import (
-    ChatModel,
-    check_fields,
-    check_url,
-    read_access,
-    read_key,
-    version_hint,
-)
+from svr_lightning.clients.chat_model import ChatModel, check_fields
+from svr_lightning.clients.connections import check_url, read_access, read_key, version_hint
 from svr_lightning.control.backends import Backend, EngineBackend, Upstream
 from svr_lightning.control.controller import Controller, Otherwise
 from svr_lightning.control.protocol import Content

@@ -19,8 +19,7 @@ _LONG = 8
 """Characters of a key that no other text holds by chance. A shorter one, such as ``none``, guards
 nothing and may be a word of an answer: it is masked in errors alone, and there as a whole word."""
 _READ = 2**16
-"""Characters of a message that are looked at. A key that this cuts stands far behind the 300 that
-one line shows."""
+"""Characters of a message that are looked at; one line shows fewer."""
 
 
 class Mask:
@@ -37,7 +36,10 @@ class Mask:
 
     def line(self, text: object) -> str:
         """A message of a server as one short line without a key, however the server spells it."""
-        return one_line(self._in_errors.sub(SHOWN, str(text)[:_READ]))
+        shown = str(text)
+        if len(shown) > _READ:  # without a last word, which may be a part of a key
+            (shown, *_) = shown[:_READ].rsplit(maxsplit=1)
+        return one_line(self._in_errors.sub(SHOWN, shown))
 
     def json(self, value: Any) -> Any:
         """A JSON value without a long key in any of its texts and names."""

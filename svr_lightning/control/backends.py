@@ -17,7 +17,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from svr_lightning.clients.chat_answers import ServerError
-from svr_lightning.clients.connections import Access, ChatModel, Connections, Retries
+from svr_lightning.clients.chat_model import ChatModel
+from svr_lightning.clients.connections import Access, Connections, Retries
 from svr_lightning.core.evidence import scores_of_reply
 from svr_lightning.core.types import AnyCompletion, Decoding, Message, Reading, TokenScores
 from svr_lightning.engines.base import Output, Request

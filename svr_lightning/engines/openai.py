@@ -9,12 +9,11 @@ import httpx
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from svr_lightning.clients.chat_answers import OF_ONE_REQUEST, ServerError
+from svr_lightning.clients.chat_model import ChatModel, check_fields
 from svr_lightning.clients.connections import (
     Access,
-    ChatModel,
     Connections,
     Retries,
-    check_fields,
     check_url,
     read_access,
     read_key,

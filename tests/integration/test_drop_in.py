@@ -11,7 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import svr_lightning as svr
-from svr_lightning.clients.connections import Access, ChatModel
+from svr_lightning.clients.chat_model import ChatModel
+from svr_lightning.clients.connections import Access
 from svr_lightning.control.backends import Upstream
 from svr_lightning.control.monitoring import REQUESTS
 from svr_lightning.control.protocol import answer_text

@@ -11,7 +11,8 @@ import httpx
 import openai
 import pytest
 
-from svr_lightning.clients.connections import Access, ChatModel, read_access
+from svr_lightning.clients.chat_model import ChatModel
+from svr_lightning.clients.connections import Access, read_access
 from svr_lightning.control.backends import Upstream
 from svr_lightning.control.controller import Controller
 from svr_lightning.control.server import ChatServer as Server
