@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote_plus
 
-from svr_lightning.errors import one_line
+from svr_lightning.errors import one_line, printable
 
 SHOWN = "[key]"
 _NEVER = "(?!)"
@@ -36,10 +36,9 @@ class Mask:
 
     def line(self, text: object) -> str:
         """A message of a server as one short line without a key, however the server spells it."""
-        shown = str(text)
-        if len(shown) > _READ:  # without a last word, which may be a part of a key
-            (shown, *_) = shown[:_READ].rsplit(maxsplit=1)
-        return one_line(self._in_errors.sub(SHOWN, shown))
+        # Without white space in plenty, behind which a key would be cut and its beginning shown.
+        read = printable(str(text))[:_READ]
+        return one_line(self._in_errors.sub(SHOWN, read))
 
     def json(self, value: Any) -> Any:
         """A JSON value without a long key in any of its texts and names."""
