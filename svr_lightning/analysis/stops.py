@@ -109,7 +109,7 @@ def compare_stops(
 
 def options_of(tables: Sequence[TurnTable], rules: Sequence[tuple[AnyRule, int]]) -> Options:
     """What rules with their T_max return on the recordings of S training seeds."""
-    names = tuple(f"{rule}, at most {turns} turns" for rule, turns in rules)
+    names = tuple(f"{rule}, at most {turns} turn{'s' * (turns > 1)}" for rule, turns in rules)
     right = np.empty((len(rules), len(tables), len(tables[0].ids)), dtype=np.bool_)
     tokens = np.empty(right.shape)
     for seed, table in enumerate(tables):

@@ -38,7 +38,7 @@ def test_the_gap_to_the_best_rival_is_measured_within_each_budget():
     assert pairs["seeds"] == [42, 43]
     points = {point["budget"]: point for point in pairs["points"]}
     assert 70 not in points  # no row is as cheap
-    assert points[140]["pair"]["options"] == ["GRPO, 1 turn, at most 1 turns"]
+    assert points[140]["pair"]["options"] == ["GRPO, 1 turn, at most 1 turn"]
     assert points[140]["gap"] == {"difference": -1.0, "ci95": [-1.0, -1.0]}
     assert points[400]["ours"]["accuracy"] == 1.0
     assert points[400]["gap"]["difference"] == 0.0
