@@ -28,7 +28,7 @@ from svr_lightning.analysis.results import RESULTS, SAMPLES, section
 from svr_lightning.cli.messages import explain, of_parser, section_of
 from svr_lightning.errors import ConfigError, did_you_mean, program, require
 from svr_lightning.evaluation.printing import print_results
-from svr_lightning.files import to_json
+from svr_lightning.files import to_json, write_file
 from svr_lightning.tiny import ARITHMETIC_TINY, COUNTDOWN_TINY
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
@@ -50,9 +50,7 @@ class SaveConfig(SaveConfigCallback):
     def _write(self, trainer: Trainer, again: bool = True) -> None:
         path = Path(trainer.default_root_dir) / "config.yaml"
         if trainer.is_global_zero and (again or not path.exists()):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            text = self.parser.dump(self.config, skip_none=False)
-            path.write_text(text, encoding="utf-8")
+            write_file(path, [self.parser.dump(self.config, skip_none=False)])
 
 
 class Layer(jsonargparse.ActionConfigFile):  # type: ignore[name-defined,misc]

@@ -208,7 +208,7 @@ def test_an_error_of_the_client_comes_as_it_is_with_the_turns_so_far(error):
     assert [turn.completion.text for turn in error.turns] == [DOUBT]
 
 
-def certificate(folder: Path, **changes: Any) -> svr.Certificate:
+def certificate(folder: Path, file: str = "certificate.json", **changes: Any) -> svr.Certificate:
     content = {
         "schema_version": 3,
         "promises": [{"name": "pse", "limit": 0.1}],
@@ -219,7 +219,7 @@ def certificate(folder: Path, **changes: Any) -> svr.Certificate:
         "decoding": {"temperature": 0.0},
         **changes,
     }
-    path = folder / "certificate.json"
+    path = folder / file
     path.write_text(json.dumps(sealed(**content)))
     return svr.Certificate.read(path)
 

@@ -448,7 +448,7 @@ def test_a_certificate_for_something_else_is_refused(
 def test_a_policys_own_certificate_for_other_weights_is_refused_without_being_named(
     tmp_path, capsys
 ):
-    certificate(tmp_path, weights="others", decoding={"chat_template_kwargs": {}})
-    (tmp_path / "certificate.json").rename(tmp_path / "operating_point.json")
+    decoding = {"chat_template_kwargs": {}}
+    certificate(tmp_path, "operating_point.json", weights="others", decoding=decoding)
     policy = ["--policy", tmp_path, "--chat-template-kwargs", "{}"]
     assert "the certificate is for other weights" in refused(capsys, *SERVE, *policy)

@@ -9,10 +9,10 @@ import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.analysis.operating_point import (
+    OPERATING_POINT,
     Certificate,
     problem_digests,
     read_operating_point,
-    sealed,
     weights_digest,
 )
 from svr_lightning.analysis.results import certified_settings
@@ -31,6 +31,7 @@ from svr_lightning.training.evaluating import quoted_config
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import load_problems
 from tests.commands import SHIPPED, TINY, embedded, flags, jsonl, read_json, refused, screen
+from tests.core.test_controller import certificate
 from tests.small_fit import tiny
 
 
@@ -52,17 +53,9 @@ def test_a_folder_without_a_certificate_has_none(tmp_path):
 
 def written(folder: Path, **changes: Any) -> Certificate:
     """A certificate in a policy's folder."""
-    content = {
-        "schema_version": 3,
-        "certified": {"threshold": 0.9},
-        "rule": {"class_path": "Confident", "init_args": {"score": "verdict_probability"}},
-        **{"promises": [{"name": "pse", "limit": 0.1}], "confidence": 0.9, "max_turns": 10},
-        **changes,
-    }
-    (folder / "operating_point.json").write_text(json.dumps(sealed(**content)))
-    found = read_operating_point(folder)
-    assert found is not None
-    return found
+    rule = {"class_path": "Confident", "init_args": {"score": "verdict_probability"}}
+    own = {"rule": rule, "max_turns": 10, "decoding": {}}
+    return certificate(folder, OPERATING_POINT, **{**own, **changes})
 
 
 def test_a_certificate_brings_its_whole_rule_and_names_other_settings(tmp_path):
