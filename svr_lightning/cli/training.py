@@ -5,7 +5,6 @@ import logging
 import os
 import re
 import warnings
-from argparse import SUPPRESS
 from collections.abc import Container
 from importlib import import_module
 from pathlib import Path
@@ -180,19 +179,13 @@ class SVRCommandLine(LightningCLI):
         return {self._command: known.get(self._command, {"model", "datamodule"})}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """One seed decides the draws of the model and the order of the data.
-
-        The help of ``predict`` is without settings of training.
-        """
+        """One seed decides the draws of the model and the order of the data."""
         parser.link_arguments("seed_everything", "model.seed")
         parser.link_arguments("seed_everything", "data.seed")
         if self._command == "predict":
             parser.add_argument(
                 "--question", action="append", help="a question; may be given several times"
             )
-            for action in parser._actions:
-                if action.dest.startswith(("trainer.", "model.optimizer", "model.reference")):
-                    action.help = SUPPRESS
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, and raise a fault as one line."""

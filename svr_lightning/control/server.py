@@ -129,14 +129,12 @@ class ChatServer:
         ]
         handlers: Any = {ServerError: _refusal, HTTPException: _no_such_path}
         pages = Middleware(CORSMiddleware, self._origins, ["GET", "POST"], allow_headers=["*"])
-        app = Starlette(
+        return Starlette(
             routes=routes,
             middleware=[Middleware(_slash_ignored), pages],
             exception_handlers=handlers,
             lifespan=self._lifespan,
         )
-        app.router.redirect_slashes = False
-        return app
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Any) -> AsyncIterator[None]:
