@@ -150,7 +150,8 @@ class SVRDataModule(LightningDataModule):
                         "of its own"
                     )
         elif stage is not None:
-            part: Any = "val" if stage == "validate" else stage
+            # Lightning's stages equal these words, and are printed as members of an enumeration.
+            part: Any = {"validate": "val", "test": "test", "predict": "predict"}[stage]
             if getattr(self.trainer, f"limit_{part}_batches", None) == 0:
                 return
             setting = "questions, or give --question" if part == "predict" else part
