@@ -54,7 +54,7 @@ LONGEST_TEXT = 2**20
 
 Client = Callable[[list[Message], int], Any]
 """Takes messages and a completion limit in tokens; returns a reply, or an awaitable of one. It is
-text; text and whether it was cut off; a chat completion as a mapping or as an object with
+text, which counts as complete; a chat completion as a mapping or as an object with
 ``model_dump`` (OpenAI SDK, LiteLLM); or an httpx response."""
 Otherwise = Literal["answer", "give_up"]
 
@@ -67,11 +67,7 @@ def read_reply(reply: Any) -> AnyCompletion:
     """
     kind = type(reply).__name__
     if isinstance(reply, str):
-        reply = (reply, False)
-    match reply:
-        case str(text), bool(cut):
-            reason = FinishReason.LENGTH if cut else FinishReason.STOP
-            reply = RemoteCompletion(text=whole("", text), finish_reason=reason)
+        reply = RemoteCompletion(text=whole("", reply))
     if hasattr(reply, "raise_for_status"):
         reply.raise_for_status()
         reply = read_answer(reply.content)
@@ -83,9 +79,8 @@ def read_reply(reply: Any) -> AnyCompletion:
         except ServerError as error:
             if error.status == 200 and error.temporary:
                 error.args = (
-                    f"the client returned {kind}: {error}. Return text, text and whether it was "
-                    "cut off, a chat completion of the OpenAI SDK, of LiteLLM or as a mapping, or "
-                    "an httpx response",
+                    f"the client returned {kind}: {error}. Return text, a chat completion of the "
+                    "OpenAI SDK, of LiteLLM or as a mapping, or an httpx response",
                 )
             raise
     completion: AnyCompletion = reply

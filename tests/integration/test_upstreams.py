@@ -127,7 +127,7 @@ def test_a_controller_takes_a_refused_turn_of_any_client_as_its_end():
         (None, "the client returned NoneType: no chat completion but null. Return text"),
         ({"model": "m", "message": {"content": SURE}, "done": True}, "with model, message, done"),
         (3, "the client returned int"),
-        ((SURE, "stop"), "the client returned tuple"),  # not cut off, though "stop" is true
+        ((SURE, "stop"), "the client returned tuple"),
         ({"error": {"message": "no credit"}}, "no credit"),
     ],
     ids=["none", "ollama", "number", "reason", "error"],
