@@ -34,13 +34,6 @@ def short(text: str, limit: int) -> str:
     return clean if len(clean) <= limit else f"{clean[: limit - 1]}\u2026"
 
 
-def number(value: float) -> str:
-    """A count as it is, else two decimals, and four digits where two decimals would round."""
-    if value > 1 and value.is_integer():
-        return f"{value:.0f}"
-    return f"{value:.2f}" if round(value, 2) == value else f"{value:.4g}"
-
-
 def interval(bounds: Sequence[float], form: str = "{:.3f}") -> str:
     """``[0.412, 0.583]``."""
     return f"[{', '.join(map(form.format, bounds))}]"

@@ -63,7 +63,7 @@ from svr_lightning.analysis.table import TurnTable, pool
 from svr_lightning.cli.values import HELP_OF_RULE, stop_rule
 from svr_lightning.core.metrics import NONE, abbreviations
 from svr_lightning.core.stopping import Posterior, RepeatedAnswer, StopRule, rule_as_config
-from svr_lightning.display import number, print_table, say
+from svr_lightning.display import print_table, say
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import write_json
 
@@ -365,7 +365,7 @@ class _Case:
             if p_value <= (1 - confidence) / len(self.promises):
                 broken.append(promise.name)
             rate = _rate(point.rates, promise.name)
-            rows.append((promise.name, number(promise.limit), rate, f"{p_value:.3g}"))
+            rows.append((promise.name, f"{promise.limit:g}", rate, f"{p_value:.3g}"))
         heads = ("promise", "at most", f"here, {_sizes(tables)[0]} problems", "p-value if kept")
         print_table(heads, rows, title)
         return measured, broken
@@ -427,7 +427,7 @@ def _plan(promises: Sequence[Promise], size: int, delta: float) -> int:
         for part in (0.0, 0.25, 0.5, 0.75):
             rate = part * promise.limit
             needed = labels_needed(promise.limit, rate, level)
-            rows.append((promise.name, number(promise.limit), number(rate), str(needed)))
+            rows.append((promise.name, f"{promise.limit:g}", f"{rate:g}", str(needed)))
     require(bool(rows), "--plan counts labels for promises on shares; add one, such as --max-pse")
     heads = ("promise", "at most", "if the true rate is", "independent labels")
     print_table(heads, rows, "labels for a certificate in nine cases of ten")
@@ -455,7 +455,7 @@ def _show(candidates: Sequence[Candidate], calibration: Tables, max_turns: int) 
     for row in reversed(candidates):
         rates = [_rate(row.rates, name) for name in shown]
         certified = "yes" if row.certified else "no" if row.level else "not tested"
-        rows.append([number(row.threshold), *rates, certified])
+        rows.append([f"{row.threshold:g}", *rates, certified])
     say(title, style="bold")
     say(*abbreviations({"pse"}.intersection(shown)))
     print_table(("threshold", *shown, "certified"), rows)
