@@ -53,8 +53,8 @@ class StopRule(ABC):
 
     @property
     def reads_self_check(self) -> bool:
-        """Whether verdict or confidence matter to it where they are stated."""
-        return self.needs_self_check
+        """Whether verdict or confidence matter to it, or the probabilities of their tokens."""
+        return self.needs_self_check or getattr(self, "score", None) in _OF_SELF_CHECK
 
     @property
     def needs_tokens(self) -> bool:
@@ -233,11 +233,6 @@ class Posterior(Voting):
         of = "" if self.score == "confidence" else f" by {_NAMES[self.score]}"
         return f"probability of an answer{of} >= {self.threshold:g}"
 
-    @property
-    def reads_self_check(self) -> bool:
-        """Whether votes are weighed by a part of the self-check, or by its tokens."""
-        return self.score in _OF_SELF_CHECK
-
     def after_each(self, turns: Sequence[StopSignals], max_turns: int) -> Judgements:
         """After each turn, the probability of the most probable answer, and its first turn."""
         first: dict[int, int] = {}
@@ -316,11 +311,6 @@ class Confident(StopRule):
     def needs_self_check(self) -> bool:
         """Whether it reads a verdict or a confidence."""
         return self.needs_correct or self.score in ("confidence", "verdict_probability")
-
-    @property
-    def reads_self_check(self) -> bool:
-        """Whether it reads a verdict or a confidence, or the probabilities of their tokens."""
-        return self.needs_correct or self.score in _OF_SELF_CHECK
 
     def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
         """Whether the last turn has the score, and the verdict if needed."""

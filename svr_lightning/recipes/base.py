@@ -158,6 +158,10 @@ class Baseline(Recipe):
         """The neutral prompts."""
         return PlainRefinement()
 
+    def evaluated_turns(self, max_turns: int) -> int:
+        """One: the first response is the answer."""
+        return 1
+
     def reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
         """The reward of each turn, by ``reward_kind``."""
         return baseline_rewards(scored, self.reward_kind, self.weights, self.length_scale)
@@ -173,6 +177,10 @@ class MultiTurn(Baseline):
 
     horizon: Count = 3
     """Turns per trajectory."""
+
+    def evaluated_turns(self, max_turns: int) -> int:
+        """As configured: it refines."""
+        return max_turns
 
     @property
     def samples_per_problem(self) -> int:

@@ -17,7 +17,3 @@ class GRPO(Baseline):
 
     group_size: Count = 24
     """G, completions per problem."""
-
-    def evaluated_turns(self, max_turns: int) -> int:
-        """One: the first response is the answer."""
-        return 1

@@ -6,13 +6,12 @@ draft is the best. Evaluation is single-turn.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from svr_lightning.core.credit import group_advantages
 from svr_lightning.core.ranges import Count
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import Problem, Sample, Trajectory
-from svr_lightning.recipes.base import Baseline, Group, rewards_of, sample_of
+from svr_lightning.recipes.base import Baseline, Group, rewards_of
 from svr_lightning.recipes.dialogues import RolloutGenerator, ask, node
 from svr_lightning.recipes.labels import score
 
@@ -47,14 +46,6 @@ class IGRPO(Baseline):
         return seeds.generator(problem.id, "draft").choice(best)
 
     def credit(self, group: Group) -> list[Sample]:
-        """The refinements, each with its advantage among them."""
-        refined = [i for i, t in enumerate(group.trajectories) if t.parent is not None]
-        advantages = group_advantages([group.returns[i] for i in refined], self.scale_rewards)
-        return [
-            sample_of(group.trajectories[i].turns[0], group.problem, advantage)
-            for i, advantage in zip(refined, advantages, strict=True)
-        ]
-
-    def evaluated_turns(self, max_turns: int) -> int:
-        """One: the answer to the question."""
-        return 1
+        """The refinements, as GRPO credits completions: each with its advantage among them."""
+        trajectories, returns = group.trajectories[self.drafts :], group.returns[self.drafts :]
+        return super().credit(replace(group, trajectories=trajectories, returns=returns))

@@ -24,7 +24,7 @@ class Node(NamedTuple):
     reward: float
     correct: bool
     parent: int | None
-    """The parent's index among the nodes; None for a first turn."""
+    """Its index among the nodes; None for a first turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,39 +49,32 @@ class Murphy(MultiTurn):
     def credit(self, group: Group) -> list[Sample]:
         """Every node without a solved ancestor, with its advantage among its siblings."""
         nodes = nodes_of(group)
-        rewards = [n.reward for n in nodes]
+        parents = [n.parent for n in nodes]
         turns = [n.turn.index for n in nodes]
-        # A solved node keeps its own reward: later turns of its chain do not count.
-        parents = [
-            n.parent if n.parent is None or not nodes[n.parent].correct else None for n in nodes
-        ]
-        solved: list[bool] = []  # whether an ancestor is
-        for n, open_parent in zip(nodes, parents, strict=True):
-            solved.append(n.parent is not None and (open_parent is None or solved[open_parent]))
-        credited = max_to_go(rewards, parents)
-        optimised = [i for i in range(len(nodes)) if not solved[i]]
         advantages = sibling_advantages(
-            [credited[i] for i in optimised],
-            [(turns[i], nodes[i].parent) for i in optimised],
-            [turns[i] for i in optimised],
+            max_to_go([n.reward for n in nodes], parents),
+            [*zip(turns, parents, strict=True)],
+            turns,
             self.scale_rewards,
         )
         return [
-            sample_of(nodes[i].turn, group.problem, advantage)
-            for i, advantage in zip(optimised, advantages, strict=True)
+            sample_of(n.turn, group.problem, advantage)
+            for n, advantage in zip(nodes, advantages, strict=True)
         ]
 
 
 def nodes_of(group: Group) -> list[Node]:
-    """Every turn of a group, parents before their children."""
+    """The turns of a group that follow no solved one, parents before their children."""
     nodes: list[Node] = []
-    last: dict[int, int] = {}
+    last: dict[int | None, int | None] = {None: None}  # the last node of each trajectory
     for trajectory, scored, rewards in zip(
         group.trajectories, group.scored, group.rewards, strict=True
     ):
-        parent = None if trajectory.parent is None else last[trajectory.parent]
+        parent = last[trajectory.parent]
         for turn, label, reward in zip(trajectory.turns, scored, rewards, strict=True):
+            if parent is not None and nodes[parent].correct:
+                break
             nodes.append(Node(turn, reward.total, label.correct, parent))
             parent = len(nodes) - 1
-        last[trajectory.sample] = len(nodes) - 1
+        last[trajectory.sample] = parent
     return nodes

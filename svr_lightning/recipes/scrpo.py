@@ -52,7 +52,7 @@ class ScRPO(MultiTurn):
         return Analysing()
 
     def credit(self, group: Group) -> list[Sample]:
-        """First answers as in GRPO, then the corrections that beat their group's mean."""
+        """First answers as in GRPO, then the analyses of corrections that beat their mean."""
         samples: list[Sample] = []
         solved = fmean(scored[0].correct for scored in group.scored)
         corrects = solved * (1 - solved) >= self.min_variance  # the share is not near 0 or 1
@@ -66,16 +66,12 @@ class ScRPO(MultiTurn):
             ]
             advantages = group_advantages([reward for _, reward in eligible], self.scale_rewards)
             for (turn, _), advantage in zip(eligible, advantages, strict=True):
-                samples += self.optimised(turn, group.problem, advantage)
+                if t == 0:
+                    samples.append(sample_of(turn, group.problem, advantage))
+                elif advantage > 0:
+                    analysed = analysis_span(turn.completion.text)
+                    samples.append(sample_of(turn, group.problem, advantage, analysed))
         return samples
-
-    def optimised(self, turn: Turn, problem: Problem, advantage: float) -> list[Sample]:
-        """A first answer; the analysis of a correction, or nothing if it did not beat the mean."""
-        if turn.index == 1:
-            return [sample_of(turn, problem, advantage)]
-        if advantage <= 0:
-            return []
-        return [sample_of(turn, problem, advantage, analysis_span(turn.completion.text))]
 
 
 def analysis_span(text: str) -> tuple[int, int] | None:

@@ -14,7 +14,7 @@ from svr_lightning.core.credit import turn_advantages
 from svr_lightning.core.parsing import self_check_start
 from svr_lightning.core.ranges import Count
 from svr_lightning.core.rewards import sections
-from svr_lightning.core.types import Sample
+from svr_lightning.core.types import Problem, Sample, Turn
 from svr_lightning.recipes.base import Group, sample_of
 from svr_lightning.recipes.svr import SVR
 
@@ -50,12 +50,12 @@ class SVRPlus(SVR):
     def credit(self, group: Group) -> list[Sample]:
         """The optimised turns' parts, each compared with the same of the other trajectories."""
         parts = self._advantages(group)
-        samples = [
-            sample
-            for i in range(len(group.trajectories))
-            for t in (range(self.horizon) if self.turns == "all" else [self.drawn(group, i)])
-            for sample in self._samples(group, i, t, [part[i][t] for part in parts])
-        ]
+        samples: list[Sample] = []
+        for i, trajectory in enumerate(group.trajectories):
+            turns = range(self.horizon) if self.turns == "all" else [self.drawn(group, i)]
+            for t in turns:
+                advantages = [part[i][t] for part in parts]
+                samples += self._samples(trajectory.turns[t], group.problem, advantages)
         count = self.samples_per_problem - self.exact_per_problem
         if count < len(samples):
             rng = group.seeds.generator(group.problem.id, "optimised")
@@ -81,9 +81,8 @@ class SVRPlus(SVR):
         ]
 
     def _samples(
-        self, group: Group, i: int, t: int, advantages: Sequence[float]
+        self, turn: Turn, problem: Problem, advantages: Sequence[float]
     ) -> Iterator[Sample]:
-        turn, problem = group.trajectories[i].turns[t], group.problem
         if not self.sections:
             yield sample_of(turn, problem, advantages[0])
             return
