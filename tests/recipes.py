@@ -149,12 +149,13 @@ class Actors:
 def play(
     recipe: Recipe,
     write: Write,
-    problems: Sequence[Problem] | None = None,
+    problem: Problem | None = None,
     place: SeedContext | None = None,
-) -> tuple[list[Group], Actors]:
-    """Groups as the trainer makes them, and who wrote them."""
+) -> tuple[Group, Actors]:
+    """A problem's group as the trainer makes it, and who wrote it."""
     actors = Actors(write, place)
-    return run_rollout(problems or [ten()], recipe, actors), actors
+    (group,) = run_rollout([problem or ten()], recipe, actors)
+    return group, actors
 
 
 def scripts(*rows: str) -> Write:

@@ -281,9 +281,10 @@ def _tables(problems: Mapping[tuple[str, str], Sequence[_Turn]]) -> dict[str, Tu
     Raises:
         ValueError: if the rows of one problem cannot be its turns.
     """
-    confidences = _as_written([turn.confidence for turns in problems.values() for turn in turns])
-    first = 1 - any(turn.turn == 0 for turns in problems.values() for turn in turns)
-    answered = any(turn.answer for turns in problems.values() for turn in turns)
+    every = [turn for turns in problems.values() for turn in turns]
+    confidences = _as_written([turn.confidence for turn in every])
+    first = 1 - any(turn.turn == 0 for turn in every)
+    answered = any(turn.answer for turn in every)
     datasets: dict[str, list[RecordedProblem]] = {}
     for (dataset, name), rows in problems.items():
         clusters = list(dict.fromkeys(row.cluster for row in rows if row.cluster))

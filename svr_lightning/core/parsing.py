@@ -248,8 +248,7 @@ def parse_self_check(text: str, interface: SelfCheckFields = "joint") -> SelfChe
         >>> parse_self_check("<self_check>VERDICT: RIGHT; CONFIDENCE: 92%</self_check>")
         SelfCheck(verdict=<Verdict.CORRECT: 'CORRECT'>, confidence=0.92)
     """
-    start, end = _scope(text)
-    scope = text[start:end]
+    _, scope = _scope(text)
     verdict = (None if interface == "confidence" else _read_verdict(scope)) or Verdict.UNSURE
     stated = None if interface == "verdict" else _read_confidence(scope)
     confidence = CONFIDENCE_PRIOR[verdict] if stated is None else stated
@@ -303,10 +302,9 @@ def self_check_format_score(text: str, interface: SelfCheckFields = "joint") -> 
     """
     if self_check_start(text) == len(text):
         return -1.0
-    start, end = _scope(text)
+    start, block = _scope(text)
     if start == 0:  # it is not complete
         return 0.0
-    block = text[start:end]
     verdict = interface == "confidence" or _read_verdict(block) is not None
     confidence = interface == "verdict" or _read_confidence(block) is not None
     return float(verdict and confidence)
@@ -322,8 +320,8 @@ def verdict_span(text: str, start: int = 0) -> tuple[int, int] | None:
     Returns:
         Its first character and the one after its last; None where no valid word was found.
     """
-    start, end = _scope(text, start)
-    word = _stated(text[start:end], *_VERDICT)
+    start, scope = _scope(text, start)
+    word = _stated(scope, *_VERDICT)
     return None if word is None else (start + word.start(), start + word.end())
 
 
@@ -343,8 +341,8 @@ def decimals_span(text: str, start: int = 0) -> tuple[int, int] | None:
         >>> text[slice(*decimals_span(text))]
         '70'
     """
-    start, end = _scope(text, start)
-    number = _stated(text[start:end], *_CONFIDENCE)
+    start, scope = _scope(text, start)
+    number = _stated(scope, *_CONFIDENCE)
     if number is None:
         return None
     sign, digits, percent = number.groups()
@@ -361,11 +359,11 @@ def self_check_start(text: str, start: int = 0) -> int:
     return len(text) if opening is None else opening.start()
 
 
-def _scope(text: str, start: int = 0) -> tuple[int, int]:
-    """Where the content of the first complete self-check lies; without one, from ``start`` on."""
+def _scope(text: str, start: int = 0) -> tuple[int, str]:
+    """The content of the first complete self-check and where it begins; else all from ``start``."""
     blocks = _spans(text, OPEN_TAG, CLOSE_TAG, start)
     _, start, end, _ = next(blocks, (start, start, len(text), len(text)))
-    return start, end
+    return start, text[start:end]
 
 
 def without_spans(text: str, open_tag: str, close_tag: str) -> str:

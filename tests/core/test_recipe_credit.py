@@ -41,7 +41,7 @@ PAIR = 0.5 / (sqrt(0.5) + EPS)
 
 def credited(recipe: Recipe, write: Write) -> tuple[Group, list[Sample]]:
     """A group and what is learned from it."""
-    ((group,), _) = play(recipe, write)
+    group, _ = play(recipe, write)
     return group, recipe.credit(group)
 
 
@@ -60,10 +60,10 @@ def test_grpo_compares_every_completion_of_a_problem():
 def test_the_long_output_safeguard_is_a_term_of_each_turn_and_off_by_default():
     rows = scripts("RW", "WR")
     plain = GRPOMT(group_size=2, horizon=2, reward_kind="binary")
-    assert "long_output" not in play(plain, rows)[0][0].rewards[0][0].terms
+    assert "long_output" not in play(plain, rows)[0].rewards[0][0].terms
     # R has 40 tokens and W the same: 40 is 10 beyond 50 - 20 = 30, and -10 / 20 = -0.5.
     limited = replace(plain, soft_max_length=50, soft_cache_length=20)
-    ((group,), _) = play(limited, rows)
+    group, _ = play(limited, rows)
     assert dict(group.rewards[0][0].terms) == {"correct": 1.0, "long_output": -0.5}
     assert group.returns == (-0.5, 0.5)  # of the last turns, which the return covers
 
@@ -90,7 +90,7 @@ def test_igrpo_learns_from_refinements_alone():
     written = [
         text.replace("xx", str(i)) for i, text in enumerate([WRONG, RIGHT, WRONG, WRONG, RIGHT])
     ]
-    ((group,), actors) = play(recipe, lambda _, prompt, __: written[prompt])
+    group, actors = play(recipe, lambda _, prompt, __: written[prompt])
     samples = recipe.credit(group)
     assert texts(samples) == written[3:]
     assert advantages(samples) == pytest.approx([-PAIR, PAIR])
@@ -98,7 +98,7 @@ def test_igrpo_learns_from_refinements_alone():
     assert [t.turns[0].index for t in group.trajectories] == [1, 1, 1, 2, 2]
     assert all(written[1] in prompt[1]["content"] for prompt in actors.prompts[3:])
     # The drafts differ, but the refinements do not: nothing to learn.
-    ((same,), _) = play(recipe, scripts("WRW" + "RR"))
+    same, _ = play(recipe, scripts("WRW" + "RR"))
     assert same.degenerate
 
 
@@ -108,7 +108,7 @@ def test_igrpo_draws_among_equally_good_drafts_by_the_runs_seed():
 
     def choice(step):
         place = SeedContext(run_seed=1, step=step)
-        ((group,), _) = play(recipe, lambda _, n, __: [*drafts, WRONG, WRONG][n], place=place)
+        group, _ = play(recipe, lambda _, n, __: [*drafts, WRONG, WRONG][n], place=place)
         return group.trajectories[-1].parent
 
     chosen = [choice(step) for step in range(20)]
@@ -145,7 +145,7 @@ def test_murphys_tree_expands_failures_and_compares_siblings():
 
 def test_a_tree_ends_where_nobody_failed():
     recipe = Murphy(group_size=2, shape="tree")
-    ((group,), actors) = play(recipe, scripts("RW" + "RR"))
+    group, actors = play(recipe, scripts("RW" + "RR"))
     assert (len(actors.prompts), group.degenerate) == (4, True)
 
 
@@ -155,7 +155,7 @@ def test_a_trees_third_turn_goes_on_from_the_second():
         (RIGHT if letter == "R" else WRONG).replace("xx", f"node {n}")
         for n, letter in enumerate("WRW" + "WRW" + "RWW")
     ]
-    ((group,), actors) = play(recipe, lambda _, n, __: written[n])
+    group, actors = play(recipe, lambda _, n, __: written[n])
     # Failed roots 0 and 2 get children 3, 5 and 4; failed 3 and 5 get 6, 8 and 7.
     assert [t.parent for t in group.trajectories] == [None] * 3 + [0, 2, 0] + [3, 5, 3]
     assert [t.turns[0].index for t in group.trajectories] == [1] * 3 + [2] * 3 + [3] * 3
@@ -179,14 +179,14 @@ def test_credit_flows_up_a_deeper_tree():
 
 def test_mlmt_rl_gives_solver_and_tutor_the_last_answers_reward():
     recipe = MLMTRL(group_size=2, reward_kind="binary")
-    ((group,), actors) = play(recipe, scripts("WWR", "RRW"))
+    group, actors = play(recipe, scripts("WWR", "RRW"))
     assert advantages(recipe.credit(group)) == pytest.approx([PAIR] * 3 + [-PAIR] * 3)
     assert actors.limits == [None, 512, None] * 2
 
 
 def test_mlmt_rl_compares_an_answer_with_the_answer_before_and_not_with_feedback():
     recipe = MLMTRL(group_size=3, reward_kind="solve")
-    ((group,), _) = play(recipe, scripts("RWR", "RWW", "WWR"))
+    group, _ = play(recipe, scripts("RWR", "RWW", "WWR"))
     # Kept right: 0.3. Made wrong: 0.3 (0 - 1) - 0.5. Made right: 0.3.
     assert [turns[2].terms["prog"] for turns in group.rewards] == pytest.approx([0.3, -0.8, 0.3])
 

@@ -17,7 +17,7 @@ CHOOSES_BY_LABEL = {"igrpo", "murphy_tree"}
 
 
 def in_training(recipe: Recipe, problems: list[Problem], write: Write = mixed) -> str:
-    return json.dumps(play(recipe, write, problems)[1].prompts)
+    return json.dumps([play(recipe, write, problem)[1].prompts for problem in problems])
 
 
 def in_evaluation(recipe: Recipe, problems: list[Problem]) -> str:

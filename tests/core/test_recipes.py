@@ -47,7 +47,7 @@ from tests.recipes import (
 @each_recipe
 def test_a_problem_takes_twenty_four_generations_and_the_stated_samples(name):
     recipe, samples, _ = RECIPES[name]
-    ((group,), actors) = play(recipe, mixed)
+    group, actors = play(recipe, mixed)
     assert len(actors.prompts) == 24
     assert recipe.samples_per_problem == samples
     assert 1 <= len(recipe.credit(group)) <= samples
@@ -58,7 +58,7 @@ def test_a_problem_takes_twenty_four_generations_and_the_stated_samples(name):
 @pytest.mark.parametrize("text", [RIGHT, WRONG], ids=["right", "wrong"])
 def test_a_group_of_equals_teaches_nothing(name, text):
     recipe = RECIPES[name][0]
-    ((group,), _) = play(recipe, lambda *_: text)
+    group, _ = play(recipe, lambda *_: text)
     assert group.degenerate
     assert {sample.advantage for sample in recipe.credit(group)} == {0.0}
 
@@ -149,7 +149,7 @@ def two(name: str, **options: Any) -> tuple[Recipe, Any]:
     if not name.startswith("svr"):
         given = {"reward_kind": "binary", **given}
     recipe = kind(**{"group_size": 2, **given, **options})
-    ((group,), _) = play(recipe, scripts(*rows))
+    group, _ = play(recipe, scripts(*rows))
     return recipe, group
 
 
@@ -212,7 +212,7 @@ def test_a_reward_of_ones_own_may_be_a_number_made_of_text_and_problem():
     def echoes(turns):
         return [turn.text.count(str(turn.problem and turn.problem.reference)) for turn in turns]
 
-    ((group,), _) = play(GRPOMT(group_size=2, custom_reward=echoes), scripts("RRR", "WWW"))
+    group, _ = play(GRPOMT(group_size=2, custom_reward=echoes), scripts("RRR", "WWW"))
     for rewards, trajectory in zip(group.rewards, group.trajectories, strict=True):
         texts = [turn.completion.text for turn in trajectory.turns]
         expected = [{"reward": text.count(group.problem.reference)} for text in texts]
@@ -257,7 +257,7 @@ def test_every_answer_is_graded_once_and_one_that_cannot_be_is_wrong(monkeypatch
         raise GradingError("no sandbox today")
 
     monkeypatch.setattr(Countdown, "grade", grade)
-    ((group,), _) = play(GRPOMT(group_size=2), scripts("RRR", "RRR"))
+    group, _ = play(GRPOMT(group_size=2), scripts("RRR", "RRR"))
     assert len(graded) == 6
     assert not any(turn.correct for turns in group.scored for turn in turns)
 
@@ -267,7 +267,7 @@ def test_every_answer_is_graded_once_and_one_that_cannot_be_is_wrong(monkeypatch
 
 def test_a_method_without_a_self_check_has_none_and_logs_none():
     recipe = GRPOMT(group_size=2)
-    ((group,), _) = play(recipe, lambda i, n, _: THREE_TURNS[i][n])
+    group, _ = play(recipe, lambda i, n, _: THREE_TURNS[i][n])
     assert {turn.check for t in group.trajectories for turn in t.turns} == {None}
     turns = [turn for turns in group.scored for turn in turns]
     assert {(t.verdict, t.confidence, t.self_check_format) for t in turns} == {(None, None, 0.0)}

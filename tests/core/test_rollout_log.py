@@ -10,8 +10,8 @@ from tests.recipes import play, scripts
 
 def test_the_best_trajectory_is_shown_first_and_the_worst_after_it(capsys):
     recipe = GRPOMT(group_size=3, horizon=1, reward_kind="binary")
-    (groups, _) = play(recipe, scripts("W", "R", "W"))
-    print_extremes(groups, 7, recipe)
+    group, _ = play(recipe, scripts("W", "R", "W"))
+    print_extremes([group], 7, recipe)
     titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step 7")]
     best, worst = titles
     assert best.startswith("step 7  best")
@@ -22,11 +22,11 @@ def test_the_best_trajectory_is_shown_first_and_the_worst_after_it(capsys):
 
 def test_a_tutors_turn_is_feedback_on_the_screen_and_in_the_file_and_has_no_label(capsys):
     recipe = MLMTRL(group_size=2, reward_kind="binary")
-    (groups, _) = play(recipe, scripts("WRR", "WRW"))  # the tutor repeats the right answer
-    (line, _) = group_lines(groups[0], 7, recipe)
+    group, _ = play(recipe, scripts("WRR", "WRW"))  # the tutor repeats the right answer
+    (line, _) = group_lines(group, 7, recipe)
     assert [turn["correct"] for turn in line["turns"]] == [False, None, True]
     assert [turn.get("feedback") for turn in line["turns"]] == [None, True, None]
-    print_extremes(groups, 7, recipe)
+    print_extremes([group], 7, recipe)
     shown = [row.split()[2] for row in capsys.readouterr().out.splitlines() if row[:4] == "turn"]
     assert shown == ["y=0", "feedback", "y=1", "y=0", "feedback", "y=0"]
 

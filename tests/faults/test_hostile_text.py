@@ -33,7 +33,7 @@ def group(text: str) -> Group:
     problem = Problem(
         id=text, task="countdown", question=text, reference="8", payload={"nums": [3, 5]}
     )
-    ((found,), _) = play(SVR(group_size=2, horizon=1), lambda *_: text, [problem])
+    found, _ = play(SVR(group_size=2, horizon=1), lambda *_: text, problem)
     return found
 
 
