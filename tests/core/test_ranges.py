@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from svr_lightning.callbacks import RolloutLog
 from svr_lightning.control.controller import Controller
+from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.ranges import (
     ConfigError,
     Count,
@@ -21,11 +22,21 @@ from svr_lightning.core.ranges import (
     require_field,
 )
 from svr_lightning.core.rewards import RewardWeights
-from svr_lightning.core.stopping import Confident
+from svr_lightning.core.stopping import (
+    Confident,
+    FixedTurns,
+    Majority,
+    Posterior,
+    RepeatedAnswer,
+)
 from svr_lightning.core.types import Decoding
 from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.policy.config import LoRAConfig, PolicyConfig
+from svr_lightning.recipes.igrpo import IGRPO
+from svr_lightning.recipes.mlmt_rl import MLMTRL
+from svr_lightning.recipes.scrpo import ScRPO
 from svr_lightning.recipes.svr import SVR
+from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.training.config import EvaluationConfig, OptimizerConfig, ReferenceConfig
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
@@ -133,6 +144,24 @@ def test_arguments_of_a_function_are_held_to_their_ranges():
         (lambda: SVR(scale_rewards="mean"), "scale_rewards='mean' must be one of group, none"),
         (lambda: OpenAIEngine("http://h", "m", timeout=math.nan), "timeout=nan must be above 0"),
         (lambda: RewardWeights(cal=math.nan), "cal=nan must be at least -1e+06"),
+        (lambda: RewardWeights(alpha=3.0), "alpha=3.0 must be at most 1"),
+        (lambda: LossSpec(clip_eps=0.0), "clip_eps=0.0 must be above 0"),
+        (lambda: LossSpec(clip_eps_high=-1.0), "clip_eps_high=-1.0 must be above 0"),
+        (lambda: LossSpec(ratio="tokens"), "ratio='tokens' must be one of token, sequence"),
+        (lambda: SVR(horizon=0), "horizon=0 must be at least 1"),
+        (lambda: SVRPlus(optimised=0), "optimised=0 must be at least 1"),
+        (lambda: IGRPO(drafts=0), "drafts=0 must be at least 1"),
+        (lambda: MLMTRL(horizon=4), "horizon=4 must be odd"),
+        (lambda: ScRPO(min_variance=0.3), "min_variance=0.3 must be at most 0.25"),
+        (lambda: Confident(threshold=1.5), "threshold=1.5 must lie in [0, 1]; the paper's is 0.85"),
+        (
+            lambda: Confident(score="answer_logprob"),
+            "threshold=0.85 of answer_logprob must be a mean log-probability, at most 0",
+        ),
+        (lambda: Majority(certainty=0.4), "certainty=0.4 must be at least 0.5"),
+        (lambda: FixedTurns(turns=0), "turns=0 must be at least 1"),
+        (lambda: RepeatedAnswer(times=1), "times=1 must be at least 2"),
+        (lambda: Posterior(threshold=1.0), "threshold=1.0 must be below 1"),
         (lambda: Confident(needs_correct="yes"), "needs_correct='yes' must be bool, got str"),
         (lambda: Controller(str, "countdwn"), "unknown task 'countdwn'"),
         (lambda: Controller(str, None), "task=None must be str | svr_lightning.tasks.base.Task"),
