@@ -50,11 +50,10 @@ class Murphy(MultiTurn):
         """Every node without a solved ancestor, with its advantage among its siblings."""
         nodes = nodes_of(group)
         parents = [n.parent for n in nodes]
-        turns = [n.turn.index for n in nodes]
         advantages = sibling_advantages(
             max_to_go([n.reward for n in nodes], parents),
-            [*zip(turns, parents, strict=True)],
-            turns,
+            parents,
+            [n.turn.index for n in nodes],
             self.scale_rewards,
         )
         return [

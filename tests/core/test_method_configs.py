@@ -1,7 +1,6 @@
 """Every configuration of a method or an ablation, layered on a run, is the recipe it names."""
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,35 +10,30 @@ from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.oracle import Oracle
 from svr_lightning.recipes.svr import SVR
 from tests.commands import CONFIGS, dotted
-from tests.commands import layer as layer_of
+from tests.commands import layer as read
 from tests.recipes import layered
 
 RUNS = ("countdown", "countdown_tiny", "gsm8k", "math")
-LAYERS = sorted(p for name in ("methods", "ablations") for p in (CONFIGS / name).glob("*.yaml"))
+LAYERS = sorted(
+    f"{folder}/{path.stem}"
+    for folder in ("methods", "ablations")
+    for path in (CONFIGS / folder).glob("*.yaml")
+)
 
 
-def read(path: Path) -> dict[str, Any]:
-    return layer_of(str(path.relative_to(CONFIGS).with_suffix("")))
-
-
-def recipe(run: str, layer: Path) -> Any:
+def recipe(run: str, layer: str) -> Any:
     """The recipe of a run with a layer on top."""
-    return layered([layer_of(run), read(layer)])
+    return layered([read(run), read(layer)])
 
 
-def layer(name: str) -> Path:
-    (found,) = [path for path in LAYERS if path.stem == name]
-    return found
-
-
-@pytest.mark.parametrize("path", LAYERS, ids=lambda p: p.stem)
-def test_a_layer_fits_every_run(path):
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_fits_every_run(layer):
     for run in RUNS:
-        assert isinstance(recipe(run, path), Recipe)
+        assert isinstance(recipe(run, layer), Recipe)
 
 
-HARDWARE = [CONFIGS / "hardware" / f"{n}.yaml" for n in ("1gpu", "4gpu_zero2", "multi_node")]
-SCALES = [CONFIGS / "experiments" / "miniature.yaml", CONFIGS / "hardware" / "cpu_smoke.yaml"]
+HARDWARE = ["hardware/1gpu", "hardware/4gpu_zero2", "hardware/multi_node"]
+SCALES = ["experiments/miniature", "hardware/cpu_smoke"]
 
 
 def test_the_order_of_methods_machines_and_scales_does_not_matter():
@@ -48,15 +42,15 @@ def test_the_order_of_methods_machines_and_scales_does_not_matter():
         for one, other in itertools.product(kind, others):
             both = dotted(read(one)).keys() & dotted(read(other)).keys()
             limit = {"model.sampling.max_completion_tokens"}  # cpu_smoke.yaml comes last
-            allowed = limit if one.stem == "countdown_single_turn" else set()
+            allowed = limit if one == "methods/countdown_single_turn" else set()
             if kind is HARDWARE:  # a GPU's engine is none for an experiment on a CPU
                 allowed = {"model.engine.class_path", "model.micro_batch_size"}
-            assert both <= allowed, f"{one.name} and {other.name} both set {sorted(both)}"
+            assert both <= allowed, f"{one} and {other} both set {sorted(both)}"
 
 
 @pytest.mark.parametrize(("run", "scale"), [("countdown", 768), ("gsm8k", 1024), ("math", 1536)])
 def test_the_oracle_keeps_the_runs_length_scale_and_loss(run, scale):
-    oracle = recipe(run, layer("oracle"))
+    oracle = recipe(run, "methods/oracle")
     assert isinstance(oracle, Oracle)
     assert (oracle.length_scale, oracle.weights, oracle.loss.beta) == (scale, RewardWeights(), 0.08)
 
@@ -74,7 +68,7 @@ def test_the_oracle_keeps_the_runs_length_scale_and_loss(run, scale):
     ],
 )
 def test_an_ablation_changes_what_it_names(name, off, interface):
-    changed = recipe("gsm8k", layer(name))
+    changed = recipe("gsm8k", f"ablations/{name}")
     assert type(changed) is SVR
     expected = {**vars(RewardWeights()), **dict.fromkeys(off, 0.0)}
     assert (vars(changed.weights), changed.interface) == (expected, interface)
