@@ -155,7 +155,7 @@ def _after_each(table: TurnTable, rule: StopRule, max_turns: int) -> tuple[Float
 def threshold_rules(rule: StopRule | None) -> list[Confident]:
     """``rule`` with each of :data:`THRESHOLDS`, or the paper's rule if it has no threshold.
 
-    None if its score is a log-probability, which no threshold of the grid suits.
+    None of them if its score is a log-probability, which no threshold of the grid suits.
     """
     rule = rule if isinstance(rule, Confident) else Confident()
     grid = () if "logprob" in rule.score else THRESHOLDS
