@@ -197,7 +197,3 @@ def main() -> None:
         signal.setitimer(signal.ITIMER_PROF, 0)
         sys.stdout.write("1\n" if equal else "0\n")
         sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -23,12 +23,5 @@ def test_columns_are_the_records():
     assert list(tables) == ["toy", "other"]
     table = tables["toy"]
     assert (table.ids, table.length.tolist()) == (("p", "q"), [2, 1])
-    assert table.correct.tolist() == [[True, False], [False, False]]
-    assert table.verdict.tolist() == [[1, -1], [0, -2]]
-    np.testing.assert_equal(table.confidence, [[0.9, 0.5], [0.1, np.nan]])
-    assert table.prompt_tokens.tolist() == [[100, 200], [100, 0]]
-    assert table.completion_tokens.tolist() == [[5, 7], [3, 0]]
     assert (table.returned.tolist(), table.observed.tolist()) == ([1, 1], [2, 1])
-    assert table.stopped_early.tolist() == [True, False]
-    assert table.signals(0)[0].answer == 1
     assert table.signals(0)[1] == StopSignals(Verdict.UNSURE, 0.5, True, 1, None, -1.5, None)
