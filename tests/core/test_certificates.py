@@ -1,6 +1,7 @@
 """Promises: p-values by other libraries, the procedure by hand, the guarantee by simulation."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,15 +25,15 @@ from tests.trajectories import record, turn_tables
 
 
 def point(
-    accepted: list[float], wrong: list[float], cluster: list[int] | None = None, **columns: float
+    accepted: Any, wrong: Any, cluster: Any = None, *, threshold: float = 0.9, tokens: Any = 100.0
 ) -> Replayed:
     """Answers of which some are accepted, all of them before T_max, and some are wrong."""
     taken, failed = np.array(accepted, dtype=float), np.array(wrong, dtype=float)
     found = {"accepted": taken, "early": taken, "pse": taken * failed}
     found |= {"wrong_accepted": taken * failed, "wrong": failed, "turns": np.ones(len(taken))}
-    found["tokens"] = np.full(len(taken), columns.get("tokens", 100.0))
+    found["tokens"] = np.full(len(taken), tokens)
     codes = np.arange(len(taken)) if cluster is None else np.array(cluster)
-    return Replayed.of(Confident(threshold=columns.get("threshold", 0.9)), found, codes)
+    return Replayed.of(Confident(threshold=threshold), found, codes)
 
 
 # P-values
@@ -192,7 +193,6 @@ def test_labels_are_counted_for_a_limit_however_small():
 CLUSTERS, LIMIT, DELTA = 400, 0.12, 0.1
 SCORES = np.arange(0.5, 1.0, 0.05)
 """The scores that simulated problems have, equally often, and the thresholds."""
-RULES = [Confident(threshold=level) for level in SCORES.tolist()]
 WORLDS = {
     # P(wrong) at each score.
     "monotone": (0.6, 0.5, 0.4, 0.3, 0.2, 0.05, 0.03, 0.02, 0.01, 0.01),
@@ -216,14 +216,13 @@ def simulated(world: str, variants: int, generator: np.random.Generator) -> list
     shared = generator.random((CLUSTERS, 1)) < chance[score[:, :1]]
     own = generator.random((CLUSTERS, variants)) < chance[score]
     same = generator.random((CLUSTERS, variants)) < 0.7
-    wrong = np.where(same, shared, own).ravel().astype(float)
+    wrong = np.where(same, shared, own).ravel()
     cluster = np.repeat(np.arange(CLUSTERS), variants)
     points = []
-    for rule in RULES:
-        accepted = (SCORES[score.ravel()] >= rule.threshold).astype(float)
-        columns = {"accepted": accepted, "wrong_accepted": accepted * wrong, "wrong": wrong}
-        columns |= {"early": accepted, "pse": accepted * wrong, "tokens": 200 - 100 * accepted}
-        points.append(Replayed.of(rule, columns, cluster))
+    for level in SCORES.tolist():
+        accepted = SCORES[score.ravel()] >= level
+        tokens = 200 - 100 * accepted
+        points.append(point(accepted, wrong, cluster, threshold=level, tokens=tokens))
     return points
 
 
