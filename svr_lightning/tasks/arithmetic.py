@@ -98,7 +98,7 @@ def _parsed(text: str) -> ast.expr:
 def _value(node: ast.expr, number: Callable[[int], Fraction]) -> Fraction:
     if isinstance(node, ast.Constant):
         return number(node.value)  # type: ignore[arg-type]  # digits alone
-    if isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATIONS:
+    if isinstance(node, ast.UnaryOp):
         return _OPERATIONS[type(node.op)](_value(node.operand, number))
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
         left, right = _value(node.left, number), _value(node.right, number)
