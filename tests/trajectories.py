@@ -78,9 +78,13 @@ def record(
     }
 
 
-def first_turns(labels: Sequence[int]) -> Rows:
-    """Records that stop early, at a first turn that is right or wrong."""
-    return [record(str(i), (bool(y), "C", 0.9, 5), early=True) for i, y in enumerate(labels)]
+def first_turns(labels: Sequence[int], *datasets: str) -> list[dict[str, Any]]:
+    """Records of each data set that stop early, at a first turn that is right or wrong."""
+    return [
+        record(str(i), (bool(y), "C", 0.9, 5), dataset=name, early=True)
+        for name in datasets or ("toy",)
+        for i, y in enumerate(labels)
+    ]
 
 
 def failed(name: str, dataset: str = "toy") -> dict[str, Any]:

@@ -46,7 +46,7 @@ EVIL = "".join(
 NAME = EVIL.replace("=", "")  # a name ends at the first equals sign
 
 
-RIGHT, WRONG = (True, "C", 0.9, 5), (False, "C", 0.9, 5)
+RIGHT = (True, "C", 0.9, 5)
 
 
 def config(seed: int) -> dict[str, Any]:
@@ -97,8 +97,7 @@ def test_an_average_counts_the_data_sets_that_define_it_and_the_seeds_that_have_
     both = [
         record(str(i), one, dataset="gsm8k", early=True) for i, one in enumerate((RIGHT, unsure))
     ]
-    alike = [record(str(i), RIGHT, dataset="math500", early=True) for i in range(2)]
-    save(tmp_path / "both", [*both, *alike], config(0))
+    save(tmp_path / "both", [*both, *first_turns((1, 1), "math500")], config(0))
     save(tmp_path / "a", both[1:], config(1))
     method = method_of(tmp_path, "both", "a")
     assert method.summary("All-2", "auroc").text == "1.000 (of 1 sets)"
@@ -248,16 +247,10 @@ def test_the_papers_sweeps_are_tables_by_data_set_with_marks(tmp_path):
 
 def test_the_papers_tables_of_variants_and_of_seeds_have_its_rows_and_columns(tmp_path):
     sets = ("countdown", "gsm8k", "math500")
-    for name, turns in (("a", (RIGHT, RIGHT)), ("b", (RIGHT, WRONG)), ("ablated", (WRONG, WRONG))):
-        rows = [
-            record(f"{place}", one, dataset=dataset, early=True)
-            for dataset in sets
-            for place, one in enumerate(turns)
-        ]
-        save(tmp_path / name, rows, config(ord(name[0])))
-    paths = {name: tmp_path / name for name in ("a", "b", "ablated")}
-    given = [f"SVR={paths['a']}", f"SVR={paths['b']}", f"w/o={paths['ablated']}"]
-    methods = read_methods(given)
+    for name, labels, seed in (("a", (1, 1), 97), ("b", (1, 0), 98), ("ablated", (0, 0), 97)):
+        save(tmp_path / name, first_turns(labels, *sets), config(seed))
+    given = ("SVR", "a"), ("SVR", "b"), ("w/o", "ablated")
+    methods = read_methods([f"{name}={tmp_path / folder}" for name, folder in given])
     found = {table.name: table for table in all_tables(methods)}
     variants = found["variants"]
     assert variants.head == ("Method", "All-3", "Turns", "ESR", "PSE", "Brier", "Overconf.")
@@ -520,7 +513,7 @@ def test_an_evaluation_in_which_no_problem_could_be_run_is_reported(tmp_path):
     ],
 )
 def test_a_fault_of_the_command_line_is_one_line(arguments, words, tmp_path, capsys):
-    save(tmp_path / "eval" / "one", [record("x", RIGHT, early=True)])
+    save(tmp_path / "eval" / "one", first_turns((1,)))
     save(tmp_path / "unlabelled", [record("x", (None, "C", 0.9, 5), early=True)])
     (tmp_path / "file").touch()
     (tmp_path / "log.csv").write_text("id,confidence,correct\n1,0.5,yes\n")
