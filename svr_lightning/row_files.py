@@ -151,7 +151,12 @@ def _delimited(stream: IO[bytes], start: bytes) -> Rows:
     skipped = 0
     while (head := text.readline()).isspace():
         skipped += 1
-    delimiter = max(_DELIMITERS, key=head.count)
+    if declared := re.match(r"sep=(.)\s*$", head):  # Excel's first line
+        delimiter = declared[1]
+        skipped += 1
+        head = text.readline()
+    else:
+        delimiter = max(_DELIMITERS, key=head.count)
     rows = csv.reader(chain([head], text), delimiter=delimiter, strict=True)
     last = 0
     try:

@@ -35,6 +35,7 @@ def places(path: Path) -> list[str]:
         ("log.CSV", b"\xef\xbb\xbfid,p\r\na,0.5\r\nb,1\r\n"),
         ("log.csv", b"id, p \na,0.5\nb,1"),
         ("log.csv", b"id;p\na;0.5\nb;1\n"),
+        ("log.csv", b"sep=;\nid;p\na;0.5\nb;1\n"),
         ("log.csv", b"\n  \r\nid;p\na;0.5\nb;1\n"),
         ("log.tsv", b"id\tp\na\t0.5\nb\t1\n"),
         ("log.txt", b"id|p\na|0.5\nb|1\n"),
@@ -75,7 +76,7 @@ def test_numbers_of_a_narrow_column_are_the_decimals_that_were_stored_and_empty_
 
 
 def test_all_lines_before_the_header_count_among_the_lines(tmp_path):
-    (tmp_path / "log.csv").write_text("\n \nid,p\na,0.5\n")
+    (tmp_path / "log.csv").write_text("\nsep=,\nid,p\na,0.5\n")
     assert places(tmp_path / "log.csv") == [":4"]
 
 
