@@ -25,23 +25,21 @@ from tests.trajectories import summarize
 
 
 def remote(
-    server: ChatServer | str,
+    server: ChatServer,
     root: Path,
     rule: StopRule | None = None,
     max_turns: int = 2,
-    evaluation: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Evaluator:
     """An evaluator on a server, with its journal in ``root``."""
-    url = server if isinstance(server, str) else server.url
-    engine = OpenAIEngine(url, "tiny", **{"timeout": 20.0, **settings})
+    engine = OpenAIEngine(server.url, "tiny", **{"timeout": 20.0, **settings})
     engine.retries = replace(engine.retries, first_delay=0.001)
-    config = {"temperature": 0.0, "max_completion_tokens": 30, **(evaluation or {})}
+    config = {"temperature": 0.0, "max_completion_tokens": 30}
     return evaluator(engine, renderer=None, rule=rule, max_turns=max_turns, journal=root, **config)
 
 
 def evaluate(
-    server: ChatServer | str, root: Path, problems: Sequence[Problem] = PROBLEMS, **options: Any
+    server: ChatServer, root: Path, problems: Sequence[Problem] = PROBLEMS, **options: Any
 ) -> list[dict[str, Any]]:
     records = remote(server, root, **options).solve(problems, "toy")
     return [record.to_json() for record in records]
@@ -207,7 +205,7 @@ def test_a_server_that_dies_costs_no_finished_problem(tmp_path):
             evaluate(server, tmp_path, concurrency=1, tries=2)
         assert len(server.bodies) == 5
     with pytest.raises(ConfigError, match=r"ConnectError"):
-        evaluate(server.url, tmp_path, tries=2)
+        evaluate(server, tmp_path, tries=2)
     with ChatServer(unsure) as again:
         records = evaluate(again, tmp_path)
         assert len(again.bodies) == 4  # of six
