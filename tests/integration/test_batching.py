@@ -15,7 +15,6 @@ from torch import Tensor
 from svr_lightning.core.losses import LossSpec, policy_loss
 from svr_lightning.core.types import Sample
 from svr_lightning.policy.logprobs import completion_logprobs
-from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.update import (
     TrainBatch,
     Weights,
@@ -26,7 +25,6 @@ from svr_lightning.training.update import (
 )
 from tests.models import MODELS, tiny_qwen3
 from tests.samples import TEMPERATURE, rollout, sample
-from tests.scripted import TOKENIZER
 from tests.tolerance import of_gradients
 
 
@@ -200,14 +198,3 @@ def test_two_parts_of_one_turn_share_a_forward_pass_and_keep_their_own_losses():
     torch.testing.assert_close(together, apart[[0, 1, 1]] * batch.mask)
     with pytest.raises(ValueError, match="samples that learn from a part of their text"):
         split([solution])
-
-
-def test_a_span_of_text_is_found_among_the_sampled_tokens():
-    renderer = Renderer(TOKENIZER)
-    text = "<analysis>8*2 é no</analysis><think>x</think>\n<answer>8+4-2</answer>"
-    ids = (*TOKENIZER.encode(text), TOKENIZER.eos_token_id)
-    end = text.index("<think>")
-    first, stop = renderer.tokens_of((0, end), ids)
-    assert first == 0
-    assert TOKENIZER.decode(list(ids[:stop])).startswith(text[:end])
-    assert not TOKENIZER.decode(list(ids[: stop - 1])).startswith(text[:end])

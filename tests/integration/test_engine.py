@@ -17,7 +17,7 @@ from svr_lightning.errors import ConfigError
 from tests.engine_contract import *  # noqa: F403
 from tests.engine_contract import STOP, run
 from tests.models import MODELS, tiny_qwen3
-from tests.requests import ask, finish, mixed, plain_scores
+from tests.requests import ask, mixed, plain_scores
 from tests.tolerance import of_logprobs
 
 
@@ -93,19 +93,8 @@ def test_a_late_request_joins_a_running_batch_and_does_not_wait_for_its_end():
 
 
 def test_no_more_run_at_once_than_there_are_slots():
-    engine = started(tiny_qwen3(), max_batch=3)
-    widths = []
-    forward = engine._model.forward
-
-    def watch(*args, **kwargs):
-        widths.append(kwargs["input_ids"].shape[0])
-        return forward(*args, **kwargs)
-
-    engine._model.forward = watch
-    for request in mixed():
-        engine.submit(request)
-    finish(engine, 14)
-    assert max(widths) == 3
+    _, shapes = read(tiny_qwen3(), mixed(), max_batch=3)
+    assert max(rows for rows, _ in shapes) == 3
 
 
 def test_it_says_in_what_type_the_model_computes_where_it_is_now():
@@ -114,15 +103,6 @@ def test_it_says_in_what_type_the_model_computes_where_it_is_now():
     assert engine.dtype == torch.float32
     model.to("meta")  # any device but the CPU computes in bf16
     assert engine.dtype == torch.bfloat16
-
-
-def test_a_completion_names_the_version_of_the_weights_that_sampled_it(model):
-    engine = TransformersEngine()
-    engine.start(model, (), 512)
-    for version in (0, 7):
-        engine.sync(model, version)
-        engine.submit(ask(0, max_tokens=2))
-        assert finish(engine, 1)[0].version == version
 
 
 @pytest.mark.parametrize(
@@ -156,13 +136,15 @@ def greedy(prompts: list[tuple[int, ...]]) -> list[Request]:
     return [Request(id=i, prompt_ids=p, sampling=sampling) for i, p in enumerate(prompts)]
 
 
-def read(model: Any, requests: list[Request]) -> tuple[dict[int, Output], list[tuple[int, int]]]:
+def read(
+    model: Any, requests: list[Request], **options: Any
+) -> tuple[dict[int, Output], list[tuple[int, int]]]:
     """The outputs, and the shapes of the token ids that went through the model."""
     shapes = []
     hook = model.register_forward_pre_hook(
         lambda _, __, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
-    outputs = complete(model, requests)
+    outputs = complete(model, requests, **options)
     hook.remove()
     return outputs, shapes
 

@@ -19,13 +19,6 @@ from tests.models import tiny_hybrid, tiny_qwen3
 from tests.tolerance import of_logprobs
 
 
-def test_a_cpu_is_given_no_kernels():
-    for model in (tiny_qwen3(), tiny_hybrid()):
-        before = str(model)
-        use_kernels(model, "cpu")
-        assert str(model) == before
-
-
 @pytest.fixture
 def gpu_packages(tmp_path) -> Path:
     """A folder with kernels that import anywhere and run on a GPU only, as fla's do."""

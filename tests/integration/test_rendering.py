@@ -115,13 +115,6 @@ def test_a_tokenizer_without_a_chat_template_is_refused():
         Renderer(tokenizer)
 
 
-def test_template_arguments_reach_the_template():
-    closed = renderer("chatml", chat_template_kwargs={"enable_thinking": False})
-    thinking = renderer("chatml", chat_template_kwargs={"enable_thinking": True})
-    assert closed.text(chat("x")).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
-    assert thinking.text(chat("x")).endswith("<|im_start|>assistant\n<think>\n")
-
-
 def test_a_thought_that_the_prompt_leaves_open_begins_the_completions_text():
     thinking = renderer("chatml", chat_template_kwargs={"enable_thinking": True})
     ids = thinking.tokenizer.encode("6*7=42</think>\n<answer>6*7</answer>")
