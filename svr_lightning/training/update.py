@@ -8,7 +8,7 @@ tokens in the loss, C choices with an exact expectation, of at most A alternativ
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -75,9 +75,9 @@ class TrainBatch:
     def to(self, *args: Any, **kwargs: Any) -> "TrainBatch":
         """Move every tensor, as Lightning does with a batch."""
         moved: dict[str, Any] = {
-            f.name: value.to(*args, **kwargs)
-            for f in fields(self)
-            if isinstance(value := getattr(self, f.name), Tensor | Choices)
+            name: value.to(*args, **kwargs)
+            for name, value in vars(self).items()
+            if isinstance(value, Tensor | Choices)
         }
         return replace(self, **moved)
 
