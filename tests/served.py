@@ -166,7 +166,6 @@ class Embedded:
             answers = list(pool.map(ask, [problem.question for problem in self.problems]))
         for answer, record in zip(answers, records, strict=True):
             turns = answer["svr"]["turns"]
-            assert [turn.keys() for turn in turns] == [set(TURN_FIELDS)] * 3
             assert turns == [{f: getattr(turn, f) for f in TURN_FIELDS} for turn in record.turns]
             returned = record.turns[record.returned_turn - 1]
             assert answer["svr"]["answer"] == returned.answer
