@@ -31,7 +31,7 @@ MODES = {
     "checked": ("--model.evaluation.greedy_check", "true"),
 }
 """How the held-out problems are recorded: five turns each; ``checked`` decodes checks greedily."""
-RECORDED = {"svr": ("sampled", "fresh"), "control": ("sampled", "fresh"), "exact": ("checked",)}
+RECORDED = dict.fromkeys(ARMS, ("sampled", "fresh")) | {"exact": ("checked",)}
 """What each arm is compared by; its start is recorded in the first of these modes."""
 
 

@@ -134,7 +134,11 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 def over_control(runs: Runs, arm: str) -> dict[str, Any]:
     """Comparisons of ``arm`` with the control, over the seeds that have both; the primary first."""
-    seeds = [s for s, name in runs if name == arm and "fresh" in runs.get((s, "control"), ())]
+    seeds = [
+        s
+        for (s, name), modes in runs.items()
+        if name == arm and "sampled" in modes and "fresh" in runs.get((s, "control"), ())
+    ]
     if not seeds:
         return {}
 
@@ -145,11 +149,11 @@ def over_control(runs: Runs, arm: str) -> dict[str, Any]:
         ours, control = (recorded(name, dataset=dataset) for name in (arm, "control"))
         return compared(seeds, ours[0].cluster, differing(ours, of, control, of))
 
-    run, free = recorded(arm), recorded("control", "fresh")
+    run = recorded(arm)
     cluster, own = run[0].cluster, adaptive(run)
     turns = options_of(run, families(run[0], run[0].max_turns)["fixed turns"])
     over_turns = over_best(own, turns, turns.tokens.max(0))
-    over_free = over_best(own, without_check(free), own.tokens[0])
+    over_free = over_best(own, without_check(recorded("control", "fresh")), own.tokens[0])
     secondary = {
         "adaptive - best fixed turn": compared(seeds, cluster, over_turns),
         "negative control: AUROC": gain(stated_auroc, "control"),
