@@ -5,7 +5,6 @@ Shapes: N problems, T turns, S seeds, R resamples.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ ALL = slice(None)
 Metric = Callable[[TurnTable, Array | slice], float]
 """On some problems."""
 FREE = ("repeated answer", "equal answers", "majority", "completion's log-probability")
+"""Families of rules that need no self-check."""
 RESAMPLES = 2000
 PAPER = Confident()
 
@@ -55,11 +55,11 @@ def adaptive(runs: Sequence[TurnTable]) -> Options:
     return options_of(runs, [(PAPER, runs[0].max_turns)])
 
 
-def without_check(runs: Sequence[TurnTable]) -> Options:
-    """Every rule that needs no self-check, on every seed."""
+def options_in(runs: Sequence[TurnTable], names: Sequence[str]) -> Options:
+    """Every rule of some families, on every seed."""
     together = pool({str(seed): run for seed, run in enumerate(runs)})
     rules = families(together, together.max_turns)
-    return options_of(runs, [*chain.from_iterable(map(rules.__getitem__, FREE))])
+    return options_of(runs, [rule for name in names for rule in rules[name]])
 
 
 # --- comparisons --------------------------------------------------------------------------------
@@ -151,9 +151,9 @@ def over_control(runs: Runs, arm: str) -> dict[str, Any]:
 
     run = recorded(arm)
     cluster, own = run[0].cluster, adaptive(run)
-    turns = options_of(run, families(run[0], run[0].max_turns)["fixed turns"])
+    turns = options_in(run, ["fixed turns"])
     over_turns = over_best(own, turns, turns.tokens.max(0))
-    over_free = over_best(own, without_check(recorded("control", "fresh")), own.tokens[0])
+    over_free = over_best(own, options_in(recorded("control", "fresh"), FREE), own.tokens[0])
     secondary = {
         "adaptive - best fixed turn": compared(seeds, cluster, over_turns),
         "negative control: AUROC": gain(stated_auroc, "control"),
@@ -172,7 +172,11 @@ def over_control(runs: Runs, arm: str) -> dict[str, Any]:
 
 def over_start(runs: Runs, arm: str) -> dict[str, Any]:
     """``arm`` and its start, both with self-checks that are decoded greedily."""
-    seeds = [s for s, name in runs if name == arm and "checked" in runs.get((s, "start"), ())]
+    seeds = [
+        s
+        for (s, name), modes in runs.items()
+        if name == arm and "checked" in modes and "checked" in runs.get((s, "start"), ())
+    ]
     if not seeds:
         return {}
     ours, start = ([runs[s, name]["checked"]["test"] for s in seeds] for name in (arm, "start"))

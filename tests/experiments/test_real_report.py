@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.real.report import adaptive, report, says_correct, without_check
+from experiments.real.report import FREE, adaptive, options_in, report, says_correct
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.core.stopping import Confident, Majority
 from tests import trajectories
@@ -50,7 +50,7 @@ def test_a_verdict_says_with_which_probability_the_answer_is_right():
 
 
 def test_free_rules_stop_at_a_log_probability_or_at_equal_answers():
-    options = without_check([two_problems()] * 2)
+    options = options_in([two_problems()] * 2, FREE)
     returned = dict(zip(options.names, options.right[:, 1].tolist(), strict=True))  # second seed
     # Only the first problem reaches the highest log-probability; the other goes on to the end.
     sure = Confident(threshold=-0.1, score="completion_logprob", needs_correct=False)
