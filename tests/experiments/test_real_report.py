@@ -74,24 +74,24 @@ def test_the_report_compares_arms_from_the_published_files_alone(tmp_path):
             with gzip.open(tmp_path / f"seed1-{arm}-{mode}.jsonl.gz", "wt") as stream:
                 stream.write("\n".join(lines))
     kept = read_json(report(tmp_path))
-    assert kept["policies"]["seed 1, control"]["auroc"] == 0.5
+    assert kept["policies"]["seed 1, control, sampled"]["auroc"] == 0.5
     found = kept["comparisons"]["svr"]
     primary, control = found["primary: AUROC"], found["negative control: AUROC"]
     assert (primary["value"], primary["ci95"], primary["by_seed"]) == (0.5, [0.5] * 2, {"1": 0.5})
     assert (control["value"], control["ci95"], control["p_holm"]) == (0.0, [0.0] * 2, 1.0)
 
 
-def test_a_greedy_check_is_compared_with_that_of_its_start(tmp_path):
-    for arm, informed in (("start", False), ("exact", True)):
+def test_a_greedy_check_is_compared_with_that_of_every_other_policy_of_its_seeds(tmp_path):
+    for seed, arm, informed in ((1, "start", False), (1, "exact", True), (2, "exact", True)):
         lines = []
         for number in range(8):
             right = number % 2 == 0
             stated = 0.9 if right and informed else 0.3
             lines.append(json.dumps(record(str(number), turn(right, stated, -0.1, 1))))
-        with gzip.open(tmp_path / f"seed1-{arm}-checked.jsonl.gz", "wt") as stream:
+        with gzip.open(tmp_path / f"seed{seed}-{arm}-checked.jsonl.gz", "wt") as stream:
             stream.write("\n".join(lines))
     kept = read_json(report(tmp_path))
-    assert kept["policies"]["seed 1, start, greedy check"]["auroc"] == 0.5
+    assert kept["policies"]["seed 1, start, checked"]["auroc"] == 0.5
     found = kept["comparisons"]["exact"]
-    assert found["primary: AUROC, greedy check"]["by_seed"] == {"1": 0.5}
-    assert found["stated - log-probability"]["value"] == 0.5
+    assert found["AUROC - start"]["by_seed"] == {"1": 0.5}
+    assert found["stated - log-probability"]["by_seed"] == {"1": 0.5, "2": 0.5}
