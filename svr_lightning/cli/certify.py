@@ -62,7 +62,14 @@ from svr_lightning.analysis.results import Evaluation, certified_settings, setti
 from svr_lightning.analysis.table import TurnTable, pool
 from svr_lightning.cli.values import HELP_OF_RULE, stop_rule
 from svr_lightning.core.metrics import NONE, abbreviations
-from svr_lightning.core.stopping import Posterior, RepeatedAnswer, StopRule, rule_as_config
+from svr_lightning.core.stopping import (
+    DEFAULT_TURNS,
+    Confident,
+    Posterior,
+    RepeatedAnswer,
+    StopRule,
+    rule_as_config,
+)
 from svr_lightning.display import print_table, say
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import write_json
@@ -132,7 +139,7 @@ _PROMISES: dict[str, Name] = {
 """What each option promises."""
 _TAKEN = {
     "check": {"check", "recording", "columns", "confidence"},
-    "plan": {"plan", *_PROMISES, "token_bound", "confidence", "thresholds"},
+    "plan": {"plan", *_PROMISES, "token_bound", "confidence", "stop", "max_turns", "thresholds"},
 }
 """What two of the three modes take; the third takes everything but them."""
 
@@ -185,7 +192,9 @@ def run(options: argparse.Namespace) -> int:
         return _check(options)
     promises = _promises(given)
     if options.plan:
-        return _plan(promises, len(set(options.thresholds or GRID)), 1 - options.confidence)
+        turns = options.max_turns or DEFAULT_TURNS
+        thresholds = options.thresholds or _grid(options.stop or Confident(), turns)
+        return _plan(promises, len(set(thresholds)), 1 - options.confidence)
     policy = options.write
     require(policy is None or policy.is_dir(), f"--write: {policy}: no such folder")
     recorded = _recording(options)

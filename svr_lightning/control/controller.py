@@ -26,7 +26,7 @@ from svr_lightning.core.evidence import scores_of_reply
 from svr_lightning.core.parsing import THINK_OPEN, final_part
 from svr_lightning.core.prompts import in_context
 from svr_lightning.core.ranges import Count, Positive, check_fields
-from svr_lightning.core.stopping import Confident, StopRule
+from svr_lightning.core.stopping import DEFAULT_TURNS, Confident, StopRule
 from svr_lightning.core.types import (
     AnyCompletion,
     Completion,
@@ -221,7 +221,7 @@ class Controller:
     """Extracts answers, decides which are equal and, with the dialogue, writes the prompts."""
     _: KW_ONLY
     rule: StopRule = field(default_factory=Confident)
-    max_turns: Count = 10
+    max_turns: Count = DEFAULT_TURNS
     """T_max, the most turns of a question."""
     max_completion_tokens: Count | None = None
     """Completion limit of a turn; None takes the task's."""

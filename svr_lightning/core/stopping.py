@@ -21,6 +21,8 @@ from svr_lightning.core.ranges import ConfigError, Count, check_fields, require_
 from svr_lightning.core.types import Ending, StopSignals, Verdict
 
 DEFAULT_THRESHOLD = 0.85
+DEFAULT_TURNS = 10
+"""The paper's threshold and its T_max."""
 Score = Literal[
     "confidence",
     "verdict_probability",

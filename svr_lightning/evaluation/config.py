@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from svr_lightning.analysis.results import applied_limit
 from svr_lightning.core.ranges import Count, NotNegative, WholeNumber, check_fields, require_field
-from svr_lightning.core.stopping import Confident, StopRule
+from svr_lightning.core.stopping import DEFAULT_TURNS, Confident, StopRule
 from svr_lightning.core.types import LEAST_TEMPERATURE, Decoding
 from svr_lightning.errors import require
 from svr_lightning.recipes.base import Recipe
@@ -35,7 +35,7 @@ class Protocol(NamedTuple):
 class EvaluationConfig:
     """How validation, test and predict run a policy."""
 
-    max_turns: Count = 10
+    max_turns: Count = DEFAULT_TURNS
     """T_max, the most turns of a trajectory."""
     stop: StopRule | None = None
     """When a trajectory ends, by class path: see docs/stopping.md. None takes the rule of the

@@ -266,6 +266,9 @@ def test_the_plan_says_how_many_labels_a_promise_needs(capsys):
     shown = capsys.readouterr().out
     assert "22" in shown.split()  # 0.9 ** 22 < 0.1: as many right ones and no wrong one
     assert max(map(len, shown.splitlines())) <= 80
+    repeated = ("--stop", "RepeatedAnswer", "--max-turns", "2")  # 2 times is the only threshold
+    assert main(["certify", "--plan", "--max-pse", "0.1", *repeated]) == 0
+    assert capsys.readouterr().out == shown
     line = refused(capsys, "certify", "--plan", "--max-tokens", 5, "--token-bound", 10)
     assert "add one, such as --max-pse" in line
 
