@@ -123,7 +123,7 @@ def checked_turns(
         problem: what was answered.
         answers: the policy's answers to it, each with its label.
         rng: draws drafts, replies and self-checks.
-        max_turns: the number of the last turn that a refinement may be.
+        max_turns: T_max, the number of the last turn that a refinement may be.
     """
     task = get_task(problem.task)
     turns: list[Turn] = []
@@ -151,7 +151,7 @@ def checked_turns(
         turns.append(turn)
         firsts.append(Document(dialogue.first(problem), text, scored.correct, choices=choices))
     drafts = [*turns, *cut_off]
-    if not turns or len(drafts) < 2:
+    if not turns or len(drafts) < 2 or max_turns == 1:
         return firsts
     draft = rng.choice(drafts)
     replies = [number for number, turn in enumerate(turns) if turn is not draft]

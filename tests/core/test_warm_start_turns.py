@@ -130,6 +130,11 @@ def test_a_refinement_shows_one_answer_with_its_check_and_replies_with_another()
     assert replies == {True, False}
 
 
+def test_a_policy_of_one_turn_learns_no_refinement():
+    learned = [turn.messages for turn in turns([RIGHT, WRONG], max_turns=1)]
+    assert learned == [first_turn_messages(GSM8K, PROBLEM)] * 2
+
+
 def test_an_answer_that_was_cut_off_is_a_draft_and_no_reply():
     *firsts, refined = turns([RIGHT, CUT], seed=3)
     assert [turn.correct for turn in firsts] == [True]
