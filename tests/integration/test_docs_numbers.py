@@ -198,7 +198,9 @@ def test_the_pretrained_model_has_the_numbers_of_its_recordings():
     keys = ("right", "says_correct", "auroc", "auroc_verdict", "auroc_logprob")
     means = []
     for arm in ("start", "svr", "control", "supervised", "labelled"):
-        runs = [run for name, run in found["policies"].items() if name.endswith(f", {arm}")]
+        runs = [
+            run for name, run in found["policies"].items() if name.endswith(f", {arm}, sampled")
+        ]
         means.append([f"{fmean(run[key] for run in runs):.3f}" for key in keys])
     assert [*map(list, table("docs/results.md", "first turns, seeds 1 to 3").values())] == means
     text = flowing("docs/results.md")
