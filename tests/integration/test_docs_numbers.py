@@ -209,8 +209,12 @@ def test_the_pretrained_model_has_the_numbers_of_its_recordings():
         assert gap(primary, "value") in text
     of_verdicts = found["comparisons"]["supervised"]["not planned: AUROC of P(CORRECT)"]
     assert gap(of_verdicts, "value") in text
+    warm = f"{found['policies']['seed 1, warm, checked']['auroc']:.3f}"
+    warmer = gap(found["comparisons"]["warm"]["AUROC - start"], "value")
+    assert f"an AUROC of {warm}, {warmer}" in text
     trained, control = means[1], means[2]
     first_screen = flowing("README.md")
+    assert f"teaches it: {warm}" in first_screen
     assert f"its stated confidence is {trained[2]}, and {control[2]} without" in first_screen
     assert f"log-probabilities reach {trained[4]}" in first_screen
 
