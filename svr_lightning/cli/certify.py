@@ -192,7 +192,7 @@ def run(options: argparse.Namespace) -> int:
         return _check(options)
     promises = _promises(given)
     if options.plan:
-        turns = options.max_turns or DEFAULT_TURNS
+        turns = DEFAULT_TURNS if options.max_turns is None else options.max_turns
         thresholds = options.thresholds or _grid(options.stop or Confident(), turns)
         return _plan(promises, len(set(thresholds)), 1 - options.confidence)
     policy = options.write
@@ -284,6 +284,11 @@ def _refuse_vacuous(points: Sequence[Replayed], case: "_Case", gate: StopRule) -
 def _grid(rule: StopRule, max_turns: int) -> Sequence[float]:
     """The thresholds of a rule to choose from, unless the user names some."""
     if isinstance(rule, RepeatedAnswer):
+        require(
+            max_turns > 1,
+            f"T_max = {max_turns}: RepeatedAnswer needs two turns or more; give more, or another "
+            "--stop",
+        )
         return range(2, max_turns + 1)
     return (*GRID[:-1], 0.999, 0.9999) if isinstance(rule, Posterior) else GRID
 

@@ -269,6 +269,8 @@ def test_the_plan_says_how_many_labels_a_promise_needs(capsys):
     repeated = ("--stop", "RepeatedAnswer", "--max-turns", "2")  # 2 times is the only threshold
     assert main(["certify", "--plan", "--max-pse", "0.1", *repeated]) == 0
     assert capsys.readouterr().out == shown
+    line = refused(capsys, "certify", "--plan", "--max-pse", 0.1, *repeated[:-1], 1)
+    assert "T_max = 1: RepeatedAnswer needs two turns or more; give more" in line
     line = refused(capsys, "certify", "--plan", "--max-tokens", 5, "--token-bound", 10)
     assert "add one, such as --max-pse" in line
 
