@@ -209,12 +209,17 @@ def test_the_pretrained_model_has_the_numbers_of_its_recordings():
         assert gap(primary, "value") in text
     of_verdicts = found["comparisons"]["supervised"]["not planned: AUROC of P(CORRECT)"]
     assert gap(of_verdicts, "value") in text
-    warm = f"{found['policies']['seed 1, warm, checked']['auroc']:.3f}"
+    checked = [
+        found["policies"][f"seed 1, {arm}, checked"] for arm in ("warm", "warm_exact_20_steps")
+    ]
+    warm, further = (f"{run['auroc']:.3f}" for run in checked)
+    free, then = (f"{run['auroc_logprob']:.3f}" for run in checked)
     warmer = gap(found["comparisons"]["warm"]["AUROC - start"], "value")
-    assert f"an AUROC of {warm}, {warmer}" in text
+    assert f"an AUROC of {warm}, {warmer}, and 20 steps" in text
+    assert f"to {further}; log-probabilities have {free}, and then {then}." in text
     trained, control = means[1], means[2]
     first_screen = flowing("README.md")
-    assert f"teaches it: {warm}" in first_screen
+    assert f"teaches it: {warm}, log-probabilities {free}" in first_screen
     assert f"its stated confidence is {trained[2]}, and {control[2]} without" in first_screen
     assert f"log-probabilities reach {trained[4]}" in first_screen
 
